@@ -1,0 +1,112 @@
+"""What a cluster is made of: device types, hosts, links."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from alpaviz.errors import InvalidClusterError
+
+
+def _require_positive(owner: str, field: str, value: float, unit: str) -> None:
+    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+        raise InvalidClusterError(f"{owner}: {field} must be a positive number of {unit}, not {value!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceType:
+    """One kind of accelerator.
+
+    Attributes:
+        name: for instance `"V100-16GB"`.
+        memory_bytes: bytes of device memory.
+        memory_bandwidth: bytes/s.
+        flops: (dtype name, peak FLOP/s) pairs, dense; a dtype that is missing runs at the `float32` rate.
+    """
+
+    name: str
+    memory_bytes: float
+    memory_bandwidth: float
+    flops: tuple[tuple[str, float], ...]
+
+    def __post_init__(self) -> None:
+        owner = f"device type {self.name!r}"
+        _require_positive(owner, "memory_bytes", self.memory_bytes, "bytes")
+        _require_positive(owner, "memory_bandwidth", self.memory_bandwidth, "bytes/s")
+        if "float32" not in dict(self.flops):
+            raise InvalidClusterError(f"{owner}: flops must hold a rate for 'float32' in FLOP/s.")
+        for dtype, rate in self.flops:
+            _require_positive(owner, f"flops[{dtype!r}]", rate, "FLOP/s")
+
+    def peak_flops(self, dtype: str) -> float:
+        """Peak FLOP/s at `dtype`."""
+        rates = dict(self.flops)
+        return rates.get(dtype, rates["float32"])
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection: `bandwidth` in bytes/s, one direction; `latency` in seconds a message."""
+
+    bandwidth: float
+    latency: float
+
+    def __post_init__(self) -> None:
+        _require_positive("link", "bandwidth", self.bandwidth, "bytes/s")
+        if not (math.isfinite(self.latency) and self.latency >= 0):
+            raise InvalidClusterError(f"link: latency must be a number of seconds of at least 0, not {self.latency!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine: `num_devices` devices of one type; `link` is what one device has to the others in this host."""
+
+    device_type: DeviceType
+    num_devices: int
+    link: Link
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.num_devices, int) and self.num_devices > 0):
+            raise InvalidClusterError(f"host: num_devices must be a whole number above 0, not {self.num_devices!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All hosts and the network between them.
+
+    Attributes:
+        name: for people, for instance `"p3.16xlarge:2"`.
+        hosts: at present all alike (same device type and device count).
+        network: what one *host* has to the others; its devices share it.
+        is_virtual: the devices are CPU devices of this machine made for trying plans.
+    """
+
+    name: str
+    hosts: tuple[Host, ...]
+    network: Link
+    is_virtual: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.hosts:
+            raise InvalidClusterError(f"cluster {self.name!r}: hosts is empty; give at least one host.")
+        if any(host != self.hosts[0] for host in self.hosts):
+            raise InvalidClusterError(
+                f"cluster {self.name!r}: hosts differ; plans over hosts of several kinds are not supported. "
+                "Describe the hosts of one kind only."
+            )
+
+    @property
+    def num_hosts(self) -> int:
+        return len(self.hosts)
+
+    @property
+    def devices_per_host(self) -> int:
+        return self.hosts[0].num_devices
+
+    @property
+    def num_devices(self) -> int:
+        return sum(host.num_devices for host in self.hosts)
+
+    @property
+    def device_type(self) -> DeviceType:
+        return self.hosts[0].device_type

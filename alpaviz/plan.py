@@ -1,0 +1,243 @@
+"""A plan: everything that was decided, with its estimates, as plain data.
+
+A plan opens without JAX. It says which program (`ProgramSummary.fingerprint`) and which cluster it was made for.
+Floats are seconds (`*_s`) and bytes (`*_bytes`). `save_plan` and `load_plan` are in `alpaviz.plan_file`, `compare_plans` in
+`alpaviz.plan_diff`, `validate_plan` in `alpaviz.plan_check`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from alpaviz.cluster.description import Cluster
+from alpaviz.pins import Pin
+from alpaviz.types import CollectiveKind, DeviceId, MeshAxis, ShardingSpec
+
+PLAN_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCollective:
+    """One collective: over `axes` of the stage's mesh; `num_bytes` is the full tensor a device takes part with.
+
+    all-gather: the gathered bytes; reduce-scatter: the input's bytes; others: the local tensor's bytes.
+    """
+
+    kind: CollectiveKind
+    axes: tuple[MeshAxis, ...]
+    num_bytes: float
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedResharding:
+    """Operand `operand` of an op arrives as `held` and is needed as `wanted`; `specs` are those after each step."""
+
+    operand: int
+    held: ShardingSpec
+    wanted: ShardingSpec
+    specs: tuple[ShardingSpec, ...]
+    collectives: tuple[PlannedCollective, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpPlan:
+    """How one op runs.
+
+    Attributes:
+        id, name, primitive, role, layer, scope, source, inputs, outputs: as in `Program.Op`.
+        stage: which stage runs it. Ops of scalars that several stages need are run by each of them; `stage` is then
+            the first.
+        rule: the sharding rule as text, `b m k, b k n -> b m n`.
+        strategy: mesh axes by factor, `"m:x k:y"`; `"whole"` if no axis splits it. A reduction that ends in a
+            reduce-scatter names the dimension it scatters to: `"k:y>1"`.
+        is_decision: the solver chose it; otherwise it follows a neighbour.
+        input_specs: per operand, the spec it is needed in (empty tuple for literals and scalars).
+        output_specs: per result.
+        collectives: what the strategy itself needs (all-reduce or reduce-scatter of its result).
+        reshardings: of operands that arrive in another spec.
+        compute_s: seconds on the busiest device, once per microbatch (once per step for update ops).
+    """
+
+    id: int
+    name: str
+    primitive: str
+    role: str
+    layer: int
+    stage: int
+    scope: str
+    source: str
+    rule: str
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+    strategy: str
+    is_decision: bool
+    input_specs: tuple[ShardingSpec, ...]
+    output_specs: tuple[ShardingSpec, ...]
+    collectives: tuple[PlannedCollective, ...]
+    reshardings: tuple[PlannedResharding, ...]
+    compute_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePlan:
+    """One array of the program: global shape for one microbatch; `spec` where it is made or, for inputs, stored."""
+
+    id: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str
+    stage: int
+    spec: ShardingSpec
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes on the fullest device of a stage.
+
+    `activations_bytes` is all microbatches in flight together; `temporary_bytes` the largest working set beside it.
+    """
+
+    parameters_bytes: float
+    optimizer_bytes: float
+    gradients_bytes: float
+    activations_bytes: float
+    temporary_bytes: float
+    capacity_bytes: float
+
+    @property
+    def total_bytes(self) -> float:
+        return (
+            self.parameters_bytes
+            + self.optimizer_bytes
+            + self.gradients_bytes
+            + self.activations_bytes
+            + self.temporary_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """A run of layers on one submesh.
+
+    Attributes:
+        index: 0-based, in pipeline order.
+        first_layer, last_layer: inclusive.
+        submesh: hosts x devices per host as text, `"1x4"`.
+        devices: (host, device) in row-major order of the logical mesh.
+        mesh_shape, mesh_axes: the logical mesh.
+        forward_s, backward_s: one microbatch, communication inside the stage included.
+        update_s: once per step.
+        compute_s, collectives_s, resharding_s: per whole step (all microbatches and the update), the parts of it;
+            `collectives_s` holds (kind, seconds) pairs.
+        in_flight: microbatches whose activations are kept at once.
+        memory: on the fullest device.
+        objective, bound: of this stage's sharding problem, seconds.
+    """
+
+    index: int
+    first_layer: int
+    last_layer: int
+    submesh: str
+    devices: tuple[DeviceId, ...]
+    mesh_shape: tuple[int, ...]
+    mesh_axes: tuple[MeshAxis, ...]
+    forward_s: float
+    backward_s: float
+    update_s: float
+    compute_s: float
+    collectives_s: tuple[tuple[str, float], ...]
+    resharding_s: float
+    in_flight: int
+    memory: MemoryEstimate
+    objective: float
+    bound: float
+
+    @property
+    def axis_sizes(self) -> dict[MeshAxis, int]:
+        return dict(zip(self.mesh_axes, self.mesh_shape, strict=True))
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Value `value` goes from one stage to another, once per microbatch or (`once`) once per step."""
+
+    value: int
+    source_stage: int
+    target_stage: int
+    num_bytes: float
+    time_s: float
+    once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepEstimate:
+    """Where a step's time goes, along the pipeline's critical stage; the parts add up to `step_s`.
+
+    `collectives_s` holds (kind, seconds) pairs; `bubble_s` is time in which the busiest stage waits, `transfer_s` the
+    part of that in which it waits for a send.
+    """
+
+    step_s: float
+    compute_s: float
+    collectives_s: tuple[tuple[str, float], ...]
+    resharding_s: float
+    transfer_s: float
+    bubble_s: float
+    bubble_fraction: float
+    model_flops_utilisation: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSummary:
+    """Which program a plan is for. `parameters_bytes` counts the state; `layers` names each layer for people."""
+
+    name: str
+    fingerprint: str
+    num_ops: int
+    num_layers: int
+    layers: tuple[str, ...]
+    layer_flops: tuple[float, ...]
+    flops: float
+    state_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class SolverReport:
+    """How the plan was found: `objective` and `bound` of the two-level problem, in seconds a step."""
+
+    solver: str
+    seconds: float
+    objective: float
+    bound: float
+    num_candidates: int
+    num_solved: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that was decided for one program on one cluster."""
+
+    schema_version: int
+    program: ProgramSummary
+    cluster: Cluster
+    num_microbatches: int
+    schedule: str
+    stages: tuple[StagePlan, ...]
+    ops: tuple[OpPlan, ...]
+    values: tuple[ValuePlan, ...]
+    transfers: tuple[Transfer, ...]
+    estimate: StepEstimate
+    pins: tuple[Pin, ...]
+    solver: SolverReport
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.stages)
