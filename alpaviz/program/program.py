@@ -13,6 +13,10 @@ from typing import Any
 from alpaviz.program.rule import ShardingRule
 
 
+SHARED_LAYER = -1
+"""Layer of ops and inputs that belong to no layer (step counters, schedules): every stage repeats them."""
+
+
 class Role(enum.StrEnum):
     """What an op belongs to."""
 
@@ -72,6 +76,7 @@ class Op:
         rule: its sharding rule, sizes filled in.
         role: forward, backward or update.
         layer: which layer (0-based) it belongs to; update ops belong to the layer of the parameter that they update.
+            `SHARED_LAYER` for scalar ops that belong to none.
         scope: name stack without transformations, `block_3/attn`.
         source: the user's line, `train.py:41`, or "".
         flops: multiply and add counted as 2; elementwise ops count their outputs' elements.
@@ -123,6 +128,7 @@ class Program:
         warnings: sentences for the user.
         jaxpr: `jax.extend.core.ClosedJaxpr` with every call inlined; None where JAX is not at hand.
         in_tree, out_tree: of (state, *batch) and of the results.
+        recipe: a `TraceRecipe` that makes this program again (in another process); None without JAX.
         batch_axes: per entry of `inputs`, the dimension that microbatches slice; None for state and unsliced leaves.
     """
 
@@ -144,6 +150,7 @@ class Program:
     jaxpr: Any = field(default=None, repr=False)
     in_tree: Any = field(default=None, repr=False)
     out_tree: Any = field(default=None, repr=False)
+    recipe: Any = field(default=None, repr=False)
 
     @property
     def flops(self) -> float:

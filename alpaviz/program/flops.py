@@ -1,0 +1,40 @@
+"""FLOP of one equation: multiply and add counted as 2; ops that compute nothing count 0."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+_FREE = frozenset(
+    {
+        "reshape", "transpose", "broadcast_in_dim", "convert_element_type", "iota", "slice", "squeeze", "copy",
+        "stop_gradient", "optimization_barrier", "concatenate", "pad", "gather", "dynamic_slice", "rev",
+        "dynamic_update_slice", "bitcast_convert_type", "expand_dims", "split",
+    }
+)  # fmt: skip
+
+
+def count_flops(eqn: Any) -> float:
+    """FLOP of `eqn` at its global shapes. Bodies of loops are counted once per trip where the count is known."""
+    name = eqn.primitive.name
+    if name == "dot_general":
+        (contract, _), _ = eqn.params["dimension_numbers"]
+        left = eqn.invars[0].aval.shape
+        return 2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(left[d] for d in contract)
+    if name == "conv_general_dilated":
+        kernel = eqn.invars[1].aval.shape
+        out_feature = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
+        return 2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(kernel) / max(1, out_feature)
+    if name == "scan":
+        return float(eqn.params["length"]) * _count_body(eqn.params["jaxpr"])
+    if name in _FREE:
+        return 0.0
+    if name.startswith("reduce_") or name.startswith("scatter"):
+        return float(math.prod(eqn.invars[0].aval.shape)) if name.startswith("reduce_") else float(
+            math.prod(eqn.invars[-1].aval.shape)
+        )
+    return float(sum(math.prod(v.aval.shape) for v in eqn.outvars))
+
+
+def _count_body(closed: Any) -> float:
+    return sum(count_flops(eqn) for eqn in closed.jaxpr.eqns)

@@ -1,0 +1,116 @@
+"""The few places where JAX's private modules are needed, in one file.
+
+Reasons: a jaxpr's equations carry name stacks and tracebacks that only `jax._src.source_info_util` can read or set,
+and new variables and equations are made by `jax._src.core`. Checked with jax 0.10 and 0.12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+from jax._src import core as jax_core
+from jax._src import source_info_util
+from jax.extend import core as jex_core
+from jax.interpreters import ad, batching, mlir
+
+Literal = jex_core.Literal
+ClosedJaxpr = jex_core.ClosedJaxpr
+Jaxpr = jex_core.Jaxpr
+
+
+def make_variable(aval: Any) -> Any:
+    """A new jaxpr variable of type `aval`."""
+    return jax_core.Var(aval)
+
+
+def is_dropped(variable: Any) -> bool:
+    """Whether an equation's result is thrown away (`_` in a printed jaxpr)."""
+    return isinstance(variable, jax_core.DropVar)
+
+
+def make_jaxpr(
+    constvars: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any], consts: Sequence[Any]
+) -> Any:
+    """A closed jaxpr of the given parts."""
+    effects = jax_core.no_effects
+    debug_info = jax_core.DebugInfo("alpaviz", "step", None, None)
+    jaxpr = jex_core.Jaxpr(list(constvars), list(invars), list(outvars), list(eqns), effects, debug_info)
+    return jex_core.ClosedJaxpr(jaxpr, list(consts))
+
+
+def make_equation(primitive: Any, invars: Sequence[Any], outvars: Sequence[Any], params: dict[str, Any], like: Any) -> Any:
+    """A new equation that takes its source and context from the equation `like`."""
+    return jax_core.new_jaxpr_eqn(
+        list(invars), list(outvars), primitive, params, jax_core.no_effects, like.source_info, like.ctx
+    )
+
+
+def read_scopes(eqn: Any) -> tuple[str, ...]:
+    """Names of the `jax.named_scope`s around an equation, outermost first; transformations are left out."""
+    return tuple(entry.name for entry in eqn.source_info.name_stack.stack if isinstance(entry, source_info_util.Scope))
+
+
+def prepend_source(outer: Any, inner: Any, *, use_outer_traceback: bool) -> Any:
+    """`inner` with `outer`'s name stack put before its own, as JAX does when it lowers a call."""
+    info = inner.source_info
+    info = info.replace(name_stack=outer.source_info.name_stack + info.name_stack)
+    if use_outer_traceback:
+        info = info.replace(traceback=outer.source_info.traceback)
+    return inner.replace(source_info=info)
+
+
+def read_source_line(eqn: Any) -> str:
+    """`file.py:41` of the innermost frame that is the user's, or "" where JAX kept none."""
+    frame = source_info_util.user_frame(eqn.source_info.traceback)
+    if frame is None:
+        return ""
+    return f"{frame.file_name.rsplit('/', 1)[-1]}:{frame.start_line}"
+
+
+@contextmanager
+def equation_context(eqn: Any, scope: str | None) -> Iterator[None]:
+    """Everything bound inside gets `eqn`'s traceback and its name stack, `scope` before it."""
+    stack = source_info_util.current_name_stack()
+    if scope is not None:
+        stack = stack.extend(scope)
+    stack = stack + eqn.source_info.name_stack
+    with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager:
+        yield
+
+
+def bind_equation(eqn: Any, operands: Sequence[Any], scope: str | None = None) -> list[Any]:
+    """Apply `eqn`'s primitive to `operands`."""
+    with equation_context(eqn, scope):
+        results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
+    return list(results) if eqn.primitive.multiple_results else [results]
+
+
+def make_identity_primitive(name: str) -> Any:
+    """A primitive that does nothing but mark a value: differentiable, batchable, lowered to nothing."""
+    primitive = jex_core.Primitive(name)
+    primitive.def_impl(lambda x, **_: x)
+    primitive.def_abstract_eval(lambda x, **_: x)
+    mlir.register_lowering(primitive, lambda ctx, x, **_: [x])
+    ad.deflinear2(primitive, lambda cotangent, x, **_: [cotangent])
+
+    def batch(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        return primitive.bind(operands[0], **params), dims[0]
+
+    batching.primitive_batchers[primitive] = batch
+    return primitive
+
+
+def optimization_barrier_primitive() -> Any:
+    """JAX's own barrier primitive, which keeps XLA from merging recomputation into the forward pass."""
+    from jax._src.ad_checkpoint import remat_p  # noqa: F401  (makes sure that the module is loaded)
+    from jax._src.lax.lax import optimization_barrier_p
+
+    return optimization_barrier_p
+
+
+def trace_flat(function: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    """`jax.make_jaxpr` of a function of flat arguments."""
+    return jax.make_jaxpr(function)(*avals)

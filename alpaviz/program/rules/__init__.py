@@ -1,0 +1,26 @@
+"""One sharding rule per JAX primitive. In: an `OpSignature`; out: a `ShardingRule`.
+
+Each module registers a family of primitives; importing the package registers them all.
+"""
+
+from alpaviz.program.rules import contraction, elementwise, indexing, reduction, shape
+from alpaviz.program.rules.registry import (
+    OpSignature,
+    list_primitives,
+    make_rule,
+    register_rule,
+    register_sharding_rule,
+)
+
+__all__ = [
+    "OpSignature",
+    "contraction",
+    "elementwise",
+    "indexing",
+    "list_primitives",
+    "make_rule",
+    "reduction",
+    "register_rule",
+    "register_sharding_rule",
+    "shape",
+]

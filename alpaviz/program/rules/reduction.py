@@ -1,0 +1,35 @@
+"""Reductions, arg-reductions and scans along one dimension."""
+
+from __future__ import annotations
+
+from alpaviz.program.rule import FactorKind, RuleBuilder, ShardingRule
+from alpaviz.program.rules.registry import OpSignature, register_rule
+
+
+@register_rule(
+    "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin"
+)
+def make_reduction_rule(signature: OpSignature) -> ShardingRule:
+    """`a b -> a`: the dimensions in `axes` are reductions; those of `argmax` and `argmin` stay whole."""
+    axes = signature.params["axes"]
+    kind = FactorKind.WHOLE if signature.primitive.startswith("arg") else FactorKind.REDUCTION
+    builder = RuleBuilder()
+    shape = signature.operand_shapes[0]
+    factors = [builder.add(size, kind if d in axes else FactorKind.PARALLEL) for d, size in enumerate(shape)]
+    return builder.finish([factors], [[f for d, f in enumerate(factors) if d not in axes]])
+
+
+@register_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort", "top_k", "rev")
+def make_along_dimension_rule(signature: OpSignature) -> ShardingRule:
+    """Every dimension but the one worked along is parallel; that one is whole (a scan, a sort or a reversal)."""
+    params = signature.params
+    shape = signature.operand_shapes[0]
+    if "axis" in params:
+        along: tuple[int, ...] = (params["axis"],)
+    elif "dimensions" in params:
+        along = tuple(params["dimensions"])
+    else:
+        along = (params.get("dimension", len(shape) - 1),)
+    builder = RuleBuilder()
+    factors: list[int | tuple[int, ...]] = [() if d in along else builder.add(size) for d, size in enumerate(shape)]
+    return builder.finish([factors] * len(signature.operand_shapes), [factors] * len(signature.result_shapes))

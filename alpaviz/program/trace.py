@@ -1,0 +1,224 @@
+"""Tracing: a JAX training step and abstract arguments become a `Program`. Nothing is allocated or run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from alpaviz.errors import AlpaVizError, InvalidStepError
+from alpaviz.program import jax_internals as internals
+from alpaviz.program.assemble import assemble_program
+from alpaviz.program.flatten import inline_calls
+from alpaviz.program.placement import place_in_layers
+from alpaviz.program.program import Program
+from alpaviz.program.roles import mark_roles
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRecipe:
+    """What `trace_program` was called with, arrays replaced by shapes: enough to trace the same program elsewhere."""
+
+    step: Callable[..., Any]
+    state: Any
+    batch: tuple[Any, ...]
+    num_microbatches: int
+    num_layers: int | None
+    batch_axes: Any
+    name: str
+
+
+def trace_program(
+    step: Callable[..., Any],
+    state: Any,
+    *batch: Any,
+    num_microbatches: int = 1,
+    num_layers: int | None = None,
+    batch_axes: Any = 0,
+    name: str | None = None,
+) -> Program:
+    """Trace `step(state, *batch)` for planning.
+
+    Args:
+        step: a training step; its results hold the new state in the form of `state` (all of it, or one entry of a
+            tuple or dictionary). Wrapped in `jax.jit` or not.
+        state, batch: pytrees of arrays or `jax.ShapeDtypeStruct`.
+        num_microbatches: slices that the batch is cut into.
+        num_layers: layers of the forward pass; None follows `layer_boundary` marks or chooses.
+        batch_axes: the dimension of batch leaves that is sliced: one number, or a tree prefix of `batch` with a number
+            or -1 (never sliced) for each.
+        name: of the program, for people; by default the step's.
+
+    Raises:
+        InvalidStepError: `step` is not a function, cannot be traced, has side effects, or the batch does not divide.
+    """
+    if not callable(step):
+        raise InvalidStepError(
+            f"The training step must be a function of (state, *batch), not {type(step).__name__} ({step!r:.80})."
+        )
+    if not isinstance(num_microbatches, int) or num_microbatches < 1:
+        raise InvalidStepError(f"num_microbatches must be a whole number of at least 1, not {num_microbatches!r}.")
+    label = name or getattr(step, "__name__", type(step).__name__)
+    recipe = TraceRecipe(
+        step, _abstract(state), tuple(_abstract(b) for b in batch), num_microbatches, num_layers, batch_axes, label
+    )
+    return retrace(recipe)
+
+
+def retrace(recipe: TraceRecipe) -> Program:
+    """The program of `recipe`. A step without a gradient marker gets one microbatch, with a warning."""
+    program = _trace_once(recipe, recipe.num_microbatches)
+    if not program.has_gradient_marker and recipe.num_microbatches > 1:
+        program = _trace_once(recipe, 1)
+    return program
+
+
+def _trace_once(recipe: TraceRecipe, num_microbatches: int) -> Program:
+    arguments = (recipe.state, *recipe.batch)
+    leaves, in_tree = jax.tree.flatten(arguments)
+    names = _name_leaves(arguments)
+    num_state = len(jax.tree.leaves(recipe.state))
+    axes: list[int | None] = [None] * num_state + _flatten_batch_axes(recipe)
+    avals = [
+        leaf if axis is None else _slice_leaf(leaf, axis, num_microbatches, leaf_name)
+        for leaf, axis, leaf_name in zip(leaves, axes, names, strict=True)
+    ]
+    step = getattr(recipe.step, "__wrapped__", recipe.step) if _is_jitted(recipe.step) else recipe.step
+    out_trees: list[Any] = []
+    out_names: list[tuple[str, ...]] = []
+
+    def flat_step(*flat: Any) -> list[Any]:
+        result = step(*jax.tree.unflatten(in_tree, flat))
+        flat_result, out_tree = jax.tree.flatten(result)
+        out_trees.append(out_tree)
+        out_names.append(_name_leaves(result))
+        return flat_result
+
+    closed = inline_calls(_trace_or_explain(flat_step, avals))
+    _refuse_effects(closed)
+    batch_vars = set(closed.jaxpr.invars[num_state:])
+    marked = mark_roles(closed.jaxpr.eqns, closed.jaxpr.outvars, batch_vars)
+    placed = place_in_layers(marked, closed.jaxpr.invars, recipe.num_layers)
+    return assemble_program(
+        closed, placed, marked, names=names, output_names=out_names[-1], batch_axes=tuple(axes), num_state=num_state,
+        state_outputs=_match_state(recipe.state, out_trees[-1], leaves[:num_state], closed.out_avals),
+        num_microbatches=num_microbatches, name=recipe.name, in_tree=in_tree, out_tree=out_trees[-1], recipe=recipe,
+    )  # fmt: skip
+
+
+def _abstract(tree: Any) -> Any:
+    """`tree` with arrays replaced by shapes; Python numbers stay as they are."""
+
+    def abstract(leaf: Any) -> Any:
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf if leaf.sharding is None else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        if isinstance(leaf, (bool, int, float, complex)):
+            return leaf
+        raise InvalidStepError(
+            f"A leaf of the step's arguments is a {type(leaf).__name__} ({leaf!r:.60}), not an array or a number. "
+            "Make it a static field of its container or close over it."
+        )
+
+    return jax.tree.map(abstract, tree)
+
+
+def _is_jitted(step: Callable[..., Any]) -> bool:
+    return hasattr(step, "lower") and hasattr(step, "__wrapped__")
+
+
+def _name_leaves(tree: Any) -> tuple[str, ...]:
+    """Paths of the leaves of the step's arguments: `state['w']`, `batch['x']`, `batch1` ..."""
+    found = []
+    for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        found.append(jax.tree_util.keystr(path))
+    return tuple(found)
+
+
+def _flatten_batch_axes(recipe: TraceRecipe) -> list[int | None]:
+    axes: list[int | None] = []
+    prefix = recipe.batch_axes
+    per_argument = [prefix] * len(recipe.batch) if isinstance(prefix, int) else list(prefix)
+    if len(per_argument) != len(recipe.batch):
+        raise InvalidStepError(
+            f"batch_axes has {len(per_argument)} entries, the step takes {len(recipe.batch)} batch arguments."
+        )
+    for argument, axis_tree in zip(recipe.batch, per_argument, strict=True):
+        try:
+            flat = jax.tree_util.tree_broadcast(axis_tree, argument) if not isinstance(axis_tree, int) else None
+        except (ValueError, AttributeError) as error:
+            raise InvalidStepError(f"batch_axes does not fit the batch: {error}") from None
+        leaves = jax.tree.leaves(argument)
+        values = [axis_tree] * len(leaves) if flat is None else jax.tree.leaves(flat)
+        for leaf, axis in zip(leaves, values, strict=True):
+            is_array = len(getattr(leaf, "shape", ())) > 0
+            axes.append(axis if is_array and axis >= 0 else None)
+    return axes
+
+
+def _slice_leaf(leaf: Any, axis: int, num_microbatches: int, name: str) -> jax.ShapeDtypeStruct:
+    if axis >= len(leaf.shape):
+        raise InvalidStepError(f"batch leaf {name} of shape {leaf.shape} has no dimension {axis}: set batch_axes.")
+    size = leaf.shape[axis]
+    if size % num_microbatches:
+        raise InvalidStepError(
+            f"batch leaf {name} has {size} rows in dimension {axis}, which {num_microbatches} microbatches do not "
+            f"divide. Choose a num_microbatches that divides {size}, or set batch_axes."
+        )
+    shape = (*leaf.shape[:axis], size // num_microbatches, *leaf.shape[axis + 1 :])
+    return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+
+def _trace_or_explain(function: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    try:
+        return internals.trace_flat(function, avals)
+    except AlpaVizError:
+        raise
+    except Exception as error:
+        line = _find_user_line(error)
+        first = str(error).strip().split("\n")[0]
+        raise InvalidStepError(f"{line}the training step cannot be traced: {type(error).__name__}: {first}") from error
+
+
+def _find_user_line(error: BaseException) -> str:
+    """`train.py:41: ` of the innermost frame outside JAX and AlpaViz, or ""."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if "/jax/" not in path and "/alpaviz/program/" not in path and "importlib" not in path:
+            found = f"{path.rsplit('/', 1)[-1]}:{trace.tb_lineno}: "
+        trace = trace.tb_next
+    return found
+
+
+def _refuse_effects(closed: Any) -> None:
+    for eqn in closed.jaxpr.eqns:
+        if eqn.effects:
+            line = internals.read_source_line(eqn)
+            raise InvalidStepError(
+                f"{line}: the training step has a side effect ({eqn.primitive.name}), which cannot be planned. "
+                "Remove the callback or print, or return the value as auxiliary data."
+            )
+
+
+def _match_state(
+    state: Any, out_tree: Any, state_leaves: Sequence[Any], out_avals: Sequence[Any]
+) -> tuple[tuple[int, int], ...]:
+    """(output position, input position) of the results that are the new state."""
+    structure = jax.tree.structure(state)
+    start = 0
+    parts = out_tree.children() if out_tree != structure and out_tree.num_leaves else [out_tree]
+    for part in parts:
+        stop = start + part.num_leaves
+        if part == structure and all(
+            tuple(a.shape) == tuple(getattr(b, "shape", ())) for a, b in zip(out_avals[start:stop], state_leaves, strict=True)
+        ):
+            return tuple((start + i, i) for i in range(part.num_leaves))
+        start = stop
+    return ()
+
+
