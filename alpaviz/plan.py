@@ -165,11 +165,15 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Value `value` goes from one stage to another, once per microbatch or (`once`) once per step."""
+    """Value `value` goes from one stage to another, once per microbatch or (`once`) once per step.
+
+    It leaves in the spec of its `ValuePlan` and arrives in `target_spec`, on the target stage's mesh.
+    """
 
     value: int
     source_stage: int
     target_stage: int
+    target_spec: ShardingSpec
     num_bytes: float
     time_s: float
     once: bool
