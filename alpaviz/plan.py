@@ -31,7 +31,11 @@ class PlannedCollective:
 
 @dataclass(frozen=True, slots=True)
 class PlannedResharding:
-    """Operand `operand` of an op arrives as `held` and is needed as `wanted`; `specs` are those after each step."""
+    """Operand `operand` of an op arrives as `held` and is needed as `wanted`; `specs` are those after each step.
+
+    A negative `operand`, -1 - k, is result k: a new state that goes back to the spec in which the state is stored.
+    `collectives` are empty where another op of the same role has already paid for the same resharding.
+    """
 
     operand: int
     held: ShardingSpec
