@@ -1,0 +1,12 @@
+"""Solvers of the sharding problem: numbers in, a choice with a proven bound out.
+
+In comes a `ShardingProblem` (unary costs, edge costs, memory rows), out goes a `ShardingSolution`. The "exact" method
+is ours and needs numpy only; "ilp" and "paper" are integer programmes built with PuLP and solved in a process of their
+own. Nothing here knows what a candidate stands for.
+"""
+
+from alpaviz.intra.solvers.memory import least_memory, measure_shortage
+from alpaviz.intra.solvers.solve import SOLVERS, solve_problem
+from alpaviz.intra.solvers.watch import SolveProgress
+
+__all__ = ["SOLVERS", "SolveProgress", "least_memory", "measure_shortage", "solve_problem"]

@@ -1,0 +1,130 @@
+"""Exact optimum of the pairwise costs alone: bound by messages, drop what cannot be better, eliminate or branch.
+
+On the planner's problems messages nearly always close the gap themselves; bucket elimination on the candidates left
+closes what remains, and branching is for graphs that are dense and frustrated at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpaviz.intra.problem import FloatArray
+from alpaviz.intra.solvers.elimination import eliminate, plan_elimination
+from alpaviz.intra.solvers.incumbent import Incumbent
+from alpaviz.intra.solvers.messages import MessagePassing
+from alpaviz.intra.solvers.network import BoolArray, IntArray, Network, keep_candidates
+from alpaviz.intra.solvers.search import Assignment
+from alpaviz.intra.solvers.watch import Watch
+
+_FIRST_ENTRIES = 2e5
+_MOST_ENTRIES = 4e7
+_SWEEPS_A_ROUND = 4
+
+
+def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: MessagePassing | None = None) -> float:
+    """Improve `incumbent` to the optimum of `network`, memory not looked at; returns a bound on its choices.
+
+    The bound is below `incumbent.target` only if the watch stopped the work. It never exceeds the optimum of `network`
+    except where that is above the target.
+    """
+    messages = MessagePassing(network)
+    if parent is not None:
+        messages.copy_messages(parent)
+    entries, proven = _FIRST_ENTRIES, -np.inf
+    while True:
+        stalled = _run_round(messages, network, incumbent, watch)
+        proven = max(proven, messages.bound)
+        watch.report(incumbent.objective, min(proven, incumbent.objective))
+        if proven >= incumbent.target or watch.is_over():
+            return proven
+        pruned = keep_candidates(network, find_hopeful(network, messages.forced, incumbent.target))
+        if pruned is None:
+            return incumbent.target
+        plan = plan_elimination(pruned, _MOST_ENTRIES if stalled else entries)
+        if plan is not None:
+            optimum, choice = eliminate(pruned, plan)
+            target = incumbent.target
+            incumbent.offer(pruned, choice)
+            return min(target, optimum)
+        if len(pruned.unary) < 0.8 * len(network.unary):
+            shrunk = MessagePassing(pruned)
+            shrunk.copy_messages(messages)
+            network, messages = pruned, shrunk
+        elif stalled:
+            return _branch(pruned, messages, network, incumbent, watch, proven)
+        entries = min(_MOST_ENTRIES, entries * 2.0)
+
+
+def find_hopeful(network: Network, forced: FloatArray, target: float) -> BoolArray:
+    """Candidates that some choice cheaper than `target` may take."""
+    return np.asarray(forced < target)
+
+
+def _run_round(messages: MessagePassing, network: Network, incumbent: Incumbent, watch: Watch) -> bool:
+    """Some sweeps and a choice from them; whether the bound hardly moved."""
+    before = messages.bound
+    for i in range(_SWEEPS_A_ROUND):
+        is_forward = i % 2 == 0
+        messages.sweep(is_forward=is_forward)
+        if messages.bound >= incumbent.target or watch.is_over():
+            return False
+    offer_descent(network, messages.pick(is_forward=True), incumbent)
+    gap = incumbent.target - messages.bound
+    return bool(np.isfinite(before)) and messages.bound - before < 0.02 * gap
+
+
+def offer_descent(network: Network, choice: IntArray, incumbent: Incumbent) -> None:
+    """Offer what local search makes of `choice`."""
+    assignment = Assignment(network, choice)
+    assignment.descend()
+    incumbent.offer(network, assignment.choice)
+
+
+def _branch(
+    pruned: Network, messages: MessagePassing, network: Network, incumbent: Incumbent, watch: Watch, proven: float
+) -> float:
+    """Bound after solving `pruned` once per candidate of one variable, the most promising candidate first."""
+    shrunk = MessagePassing(pruned)
+    shrunk.copy_messages(messages)
+    forced = messages.forced[np.isin(np.arange(len(network.unary)), _where_kept(network, pruned))]
+    variable = _pick_branching(pruned, forced)
+    start, end = int(pruned.offsets[variable]), int(pruned.offsets[variable + 1])
+    bound = incumbent.target
+    for k in np.argsort(forced[start:end], kind="stable"):
+        hope = max(proven, float(forced[start + k]))
+        if hope >= incumbent.target:
+            continue
+        if watch.is_over():
+            bound = min(bound, hope)
+            continue
+        keep = np.ones(len(pruned.unary), dtype=np.bool_)
+        keep[start:end] = False
+        keep[start + k] = True
+        child = keep_candidates(pruned, keep)
+        assert child is not None, "one candidate of the variable stays"
+        bound = min(bound, max(hope, close_gap(child, incumbent, watch, shrunk)))
+    return bound
+
+
+def _where_kept(network: Network, pruned: Network) -> IntArray:
+    """Flat indices in `network` of the candidates that `pruned` keeps."""
+    found = [
+        network.offsets[v]
+        + np.searchsorted(
+            network.kept[network.offsets[v] : network.offsets[v + 1]],
+            pruned.kept[pruned.offsets[v] : pruned.offsets[v + 1]],
+        )
+        for v in range(network.num_variables)
+    ]
+    return np.concatenate(found)
+
+
+def _pick_branching(network: Network, forced: FloatArray) -> int:
+    """The variable with the most neighbours among those still open, more candidates breaking ties."""
+    degree = np.zeros(network.num_variables)
+    for e in network.edges:
+        if network.sizes[e.u] > 1 and network.sizes[e.v] > 1:
+            degree[e.u] += 1
+            degree[e.v] += 1
+    score = np.where(network.sizes > 1, degree * np.log(network.sizes) + 1e-6 * network.sizes, -1.0)
+    return int(score.argmax())

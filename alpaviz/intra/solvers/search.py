@@ -1,0 +1,131 @@
+"""Local search: from a choice to a better one, by moving one variable or the two of an edge at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpaviz.intra.problem import FloatArray
+from alpaviz.intra.solvers.network import BoolArray, IntArray, Network
+
+_SLACK = 1e-12
+"""Share of a memory limit that rounding may exceed."""
+
+
+class Assignment:
+    """A choice with what each candidate would cost given all other variables; changes by `move`."""
+
+    def __init__(self, network: Network, choice: IntArray, unary: FloatArray | None = None) -> None:
+        self.network = network
+        self.choice = choice.copy()
+        self._starts = network.offsets[:-1]
+        self._sizes = network.sizes
+        self._owner = np.repeat(np.arange(network.num_variables), self._sizes)
+        self._touching: list[list[tuple[int, FloatArray]]] = [[] for _ in range(network.num_variables)]
+        self._unary = network.unary if unary is None else unary
+        self.given = self._unary.copy()
+        for e in network.edges:
+            self._touching[e.u].append((e.v, e.cost))
+            self._touching[e.v].append((e.u, e.cost.T))
+            self._at(e.u)[:] += e.cost[:, choice[e.v]]
+            self._at(e.v)[:] += e.cost[choice[e.u]]
+        self.memory = network.measure_memory(choice)
+        self._least_change = 1e-13 * max(1e-300, float(np.abs(self.given[self.current]).sum()))
+
+    @property
+    def current(self) -> IntArray:
+        """(variables,), flat index of each variable's candidate."""
+        return self._starts + self.choice
+
+    def price(self) -> float:
+        """Cost of the choice, from the unary costs given at the start."""
+        return float(self._unary[self.current].sum()) + sum(
+            float(e.cost[self.choice[e.u], self.choice[e.v]]) for e in self.network.edges
+        )
+
+    def is_legal(self) -> bool:
+        return bool((self.memory <= self.network.limits * (1.0 + _SLACK)).all())
+
+    def move(self, v: int, k: int) -> None:
+        """Give variable `v` its candidate `k`."""
+        old = int(self.choice[v])
+        for w, cost in self._touching[v]:
+            self._at(w)[:] += cost[k] - cost[old]
+        start = int(self._starts[v])
+        self.memory += self.network.usage[:, start + k] - self.network.usage[:, start + old]
+        self.choice[v] = k
+
+    def descend(self, *, legally: bool = False, most_moves: int = 10_000) -> None:
+        """Move single variables, then pairs, for as long as that lowers the cost; `legally` keeps memory limits."""
+        for _ in range(most_moves):
+            change = self._changes()
+            if legally:
+                change[~self._fits()] = np.inf
+            best = int(change.argmin())
+            if change[best] < -self._least_change:
+                self._move_flat(best)
+            elif not self._move_pairs(legally):
+                return
+
+    def repair(self) -> bool:
+        """Move single variables until memory limits hold, the least extra cost per byte first; whether they hold."""
+        limits = np.maximum(self.network.limits, 1.0)[:, None]
+        for _ in range(4 * self.network.num_variables):
+            if self.is_legal():
+                return True
+            after = self._memory_after() - self.network.limits[:, None]
+            over = float((np.maximum(self.memory - self.network.limits, 0.0) / limits[:, 0]).sum())
+            gain = over - (np.maximum(after, 0.0) / limits).sum(axis=0)
+            useful = gain > 1e-15
+            if not useful.any():
+                return False
+            change = np.maximum(self._changes(), self._least_change)
+            self._move_flat(int(np.where(useful, change / np.where(useful, gain, 1.0), np.inf).argmin()))
+        return self.is_legal()
+
+    def _at(self, v: int) -> FloatArray:
+        return self.given[self._starts[v] : self._starts[v] + self._sizes[v]]
+
+    def _changes(self) -> FloatArray:
+        return self.given - self.given[self.current][self._owner]
+
+    def _memory_after(self) -> FloatArray:
+        """(rows, candidates of all variables), memory once the candidate is taken."""
+        usage = self.network.usage
+        return usage + (self.memory[:, None] - usage[:, self.current])[:, self._owner]
+
+    def _fits(self) -> BoolArray:
+        after = self._memory_after() <= self.network.limits[:, None] * (1.0 + _SLACK)
+        return np.asarray(after.all(axis=0))
+
+    def _move_flat(self, at: int) -> None:
+        v = int(self._owner[at])
+        self.move(v, at - int(self._starts[v]))
+
+    def _move_pairs(self, legally: bool) -> bool:
+        """Best joint move over every edge in turn; whether any lowered the cost."""
+        moved = False
+        for e in self.network.edges:
+            if self._sizes[e.u] == 1 or self._sizes[e.v] == 1:
+                continue
+            a, b = int(self.choice[e.u]), int(self.choice[e.v])
+            at_u, at_v = self._at(e.u) - e.cost[:, b], self._at(e.v) - e.cost[a]
+            joint = e.cost + at_u[:, None] + at_v
+            now = joint[a, b]
+            if legally and len(self.memory):
+                joint = np.where(self._fits_pair(e.u, e.v), joint, np.inf)
+            best = int(joint.argmin())
+            if joint.flat[best] < now - self._least_change:
+                i, j = divmod(best, joint.shape[1])
+                self.move(e.u, i)
+                self.move(e.v, j)
+                moved = True
+        return moved
+
+    def _fits_pair(self, u: int, v: int) -> BoolArray:
+        usage = self.network.usage
+        now = self.current
+        rest = self.memory - usage[:, now[u]] - usage[:, now[v]]
+        at_u = usage[:, self._starts[u] : self._starts[u] + self._sizes[u]]
+        at_v = usage[:, self._starts[v] : self._starts[v] + self._sizes[v]]
+        room = (self.network.limits * (1.0 + _SLACK) - rest)[:, None, None]
+        return np.asarray((at_u[:, :, None] + at_v[:, None, :] <= room).all(axis=0))
