@@ -71,6 +71,9 @@ def _merge_into_segments(groups: ForwardGroups) -> list[int]:
     segments = np.zeros(len(groups.flops), dtype=int)
     for left, right in zip(heavy, heavy[1:], strict=False):
         cut = left + 1 + int(np.argmin(passing[left + 1 : right + 1]))
+        # A bias that is added after a product belongs to it: go on while nothing more passes.
+        while cut < right and passing[cut + 1] == passing[cut]:
+            cut += 1
         segments[cut:] += 1
     return [int(s) for s in segments]
 
@@ -191,7 +194,7 @@ def _find_block_starts(problem: _SegmentProblem) -> list[int] | None:
         if length < period or length + period < 0.6 * count:
             continue
         phases = [
-            [s for s in range(first + phase, first + length + period + 1, period) if 0 < s < count]
+            [s for s in range(first + phase, first + length + 2 * period, period) if 0 < s < count]
             for phase in range(period)
         ]
         block_flops = float(problem.flops[first : first + period].sum())

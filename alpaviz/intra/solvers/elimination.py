@@ -13,14 +13,19 @@ import numpy as np
 
 from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.solvers.network import IntArray, Network
+from alpaviz.intra.solvers.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
 class Elimination:
-    """Order of elimination; `scopes[i]` is the i-th variable followed by those its table is over."""
+    """Order of elimination; `scopes[i]` is the i-th variable followed by those its table is over.
+
+    `entries` is what all tables hold together, `largest` what the largest does.
+    """
 
     scopes: tuple[tuple[int, ...], ...]
     entries: float
+    largest: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,10 +44,11 @@ def plan_elimination(network: Network, most_entries: float = float("inf")) -> El
     score = [weight[v] + sum(weight[w] for w in near[v]) for v in range(len(weight))]
     left = set(range(len(weight)))
     scopes: list[tuple[int, ...]] = []
-    entries = 0.0
+    entries, largest = 0.0, 0.0
     while left:
         v = min(left, key=lambda x: (score[x], x))
         entries += 2.0 ** score[v]
+        largest = max(largest, 2.0 ** score[v])
         if entries > most_entries:
             return None
         around = near[v]
@@ -53,15 +59,22 @@ def plan_elimination(network: Network, most_entries: float = float("inf")) -> El
             near[w] -= {v, w}
         for w in around:
             score[w] = weight[w] + sum(weight[x] for x in near[w])
-    return Elimination(tuple(scopes), entries)
+    return Elimination(tuple(scopes), entries, largest)
 
 
-def eliminate(network: Network, plan: Elimination, unary: FloatArray | None = None) -> tuple[float, IntArray]:
-    """Optimum and a choice that has it; `unary` stands in for the network's own where given."""
+def eliminate(
+    network: Network, plan: Elimination, unary: FloatArray | None = None, watch: Watch | None = None
+) -> tuple[float, IntArray] | None:
+    """Optimum and a choice that has it; None where `watch` stopped the work.
+
+    `unary` stands in for the network's own where given.
+    """
     buckets = _fill_buckets(network, plan, unary)
     place = {scope[0]: i for i, scope in enumerate(plan.scopes)}
     best = 0.0
     for i, scope in enumerate(plan.scopes):
+        if watch is not None and watch.is_over():
+            return None
         message = _add_up(buckets[i], scope, network).min(axis=0)
         if len(scope) == 1:
             best += float(message)

@@ -119,9 +119,9 @@ class _State:
         unary = self.network.unary + multipliers @ self.network.usage
         discount = float(multipliers @ self.network.limits)
         plan = plan_elimination(self.network, _ENTRIES_TO_ELIMINATE)
-        if plan is not None:
-            optimum, choice = eliminate(self.network, plan, unary)
-            bound = optimum - discount
+        solved = None if plan is None else eliminate(self.network, plan, unary)
+        if solved is not None:
+            bound, choice = solved[0] - discount, solved[1]
         else:
             bound, choice = self._pass_messages(unary, discount, ceiling)
         if bound > self.bound:

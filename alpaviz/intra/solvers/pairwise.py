@@ -17,7 +17,9 @@ from alpaviz.intra.solvers.search import Assignment
 from alpaviz.intra.solvers.watch import Watch
 
 _FIRST_ENTRIES = 2e5
-_MOST_ENTRIES = 4e7
+_MOST_ENTRIES = 2e7
+_ENTRIES_BEFORE_BRANCHING = 6e8
+_LARGEST_TABLE = 3e7
 _SWEEPS_A_ROUND = 4
 
 
@@ -40,12 +42,14 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
         pruned = keep_candidates(network, find_hopeful(network, messages.forced, incumbent.target))
         if pruned is None:
             return incumbent.target
-        plan = plan_elimination(pruned, _MOST_ENTRIES if stalled else entries)
-        if plan is not None:
-            optimum, choice = eliminate(pruned, plan)
+        plan = plan_elimination(pruned, _ENTRIES_BEFORE_BRANCHING if stalled else entries)
+        if plan is not None and plan.largest <= _LARGEST_TABLE:
+            solved = eliminate(pruned, plan, watch=watch)
+            if solved is None:
+                return proven
             target = incumbent.target
-            incumbent.offer(pruned, choice)
-            return min(target, optimum)
+            incumbent.offer(pruned, solved[1])
+            return max(proven, min(target, solved[0]))
         if len(pruned.unary) < 0.8 * len(network.unary):
             shrunk = MessagePassing(pruned)
             shrunk.copy_messages(messages)

@@ -1,0 +1,110 @@
+"""What else could have been decided for one op, and what each alternative costs with the rest of the plan fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from alpaviz.errors import PinError
+from alpaviz.intra.leaders import LeaderKind
+from alpaviz.intra.problem import ShardingProblem
+from alpaviz.intra.restrict import find_pinned_layer, list_labels
+from alpaviz.pins import Pin, PinKind
+from alpaviz.plan_builder import ChosenStage
+from alpaviz.planner_state import Alternative
+from alpaviz.program.program import Program
+from alpaviz.program.strategy import Strategy
+
+
+def list_alternatives(
+    program: Program, chosen: Sequence[ChosenStage], pins: Sequence[Pin], op_name: str, num_microbatches: int
+) -> tuple[Alternative, ...]:
+    """Alternatives of an op, cheapest first; several candidates of the neighbour that an op follows are one.
+
+    Raises:
+        PinError: the program has no such op, or nothing is decided about it.
+    """
+    layer = find_pinned_layer(program, Pin(PinKind.STRATEGY, op_name, ""))
+    stage = next(s for s in chosen if s.first <= layer <= s.last)
+    instance = stage.solver.structure.instances[layer]
+    key = stage.shapes.keys[layer]
+    layer_problem = stage.solver.problems[key[0]]
+    position = next(p for p, i in enumerate(instance.ops) if program.ops[i].name == op_name)
+    op = program.ops[instance.ops[position]]
+    labels = list_labels(op, position, instance, layer_problem, stage.solver.costs)
+    if labels is None:
+        raise PinError(f"op {op_name} is made from scalars alone and costs nothing: there is nothing to decide.")
+    local, per_candidate = labels
+    shape = stage.shapes.find(stage.first, stage.last)
+    problem = stage.solver.build(shape)
+    variable = problem.offsets[key] + local
+    repeats = dict(shape.groups)[key]
+    micro = _price_candidates(problem.micro, stage.solved.choice, variable) / repeats
+    once = _price_candidates(problem.once, stage.solved.choice, variable) / repeats
+    times_each = num_microbatches if _is_slowest(stage, chosen) else 1
+    delta = times_each * micro + once
+    now = stage.solved.choice[variable]
+    price = stage.solved.price
+    assert price is not None, "a chosen stage is feasible"
+    sizes = (
+        problem.parameter_bytes[variable] + problem.optimizer_bytes[variable] + problem.gradient_bytes[variable]
+        + stage.in_flight * problem.activation_bytes[variable]
+    ) / repeats  # fmt: skip
+    memory = price.count_bytes(stage.in_flight) + sizes - sizes[now]
+    pinned = {pin.choice for pin in pins if pin.kind is PinKind.STRATEGY and pin.subject == op_name}
+    best: dict[str, int] = {}
+    for k, label in enumerate(per_candidate):
+        if label not in best or k == now or (delta[k] < delta[best[label]] and best[label] != now):
+            best[label] = k
+    strategies = _list_strategies(stage, instance.layer, position, per_candidate)
+    found = []
+    for label, k in best.items():
+        cost = stage.solver.costs.price_op(program, op, strategies[k])
+        found.append(
+            Alternative(
+                label, cost.compute_s, sum(c.time_s for c in cost.collectives), float(memory[k]),
+                float(delta[k] - delta[now]), k == now, label in pinned, strategies[k].input_specs,
+                strategies[k].output_specs,
+            )
+        )  # fmt: skip
+    return tuple(sorted(found, key=lambda a: (not a.is_chosen, a.delta_s, a.strategy)))
+
+
+def _is_slowest(stage: ChosenStage, chosen: Sequence[ChosenStage]) -> bool:
+    def latency(s: ChosenStage) -> float:
+        return s.solved.price.micro_s if s.solved.price is not None else 0.0
+
+    return latency(stage) >= max(map(latency, chosen))
+
+
+def _price_candidates(problem: ShardingProblem, choice: Sequence[int], variable: int) -> np.ndarray:
+    """Cost of what touches `variable`, per candidate, all others as in `choice`."""
+    total = problem.unary[variable].copy()
+    for edge in problem.edges:
+        if edge.u == variable:
+            total = total + edge.cost[:, choice[edge.v]]
+        elif edge.v == variable:
+            total = total + edge.cost[choice[edge.u], :]
+    return total
+
+
+def _list_strategies(stage: ChosenStage, layer: int, position: int, labels: Sequence[str]) -> list[Strategy]:
+    """The op's strategy under each candidate of the variable that decides it."""
+    solver = stage.solver
+    instance = solver.structure.instances[layer]
+    problem = solver.problems[stage.shapes.keys[layer][0]]
+    op = solver.program.ops[instance.ops[position]]
+    leader = problem.leaders.ops[position]
+    if leader.kind is LeaderKind.DECISION:
+        by_label = {s.label: s for s in solver.costs.list_strategies(op.rule)}
+        return [by_label[label] for label in labels]
+    if leader.kind is LeaderKind.RESULT:
+        track = problem.tracks[leader.index]
+        assert track is not None, "an update follows an input"
+        return [solver.costs.follow_result(op.rule, 0, track.specs[i]) for i in track.index]
+    operand = op.inputs[leader.index]
+    assert operand is not None, "a followed operand is a value"
+    track = problem.tracks[instance.values.index(operand)]
+    assert track is not None, "a followed operand is not free"
+    return [solver.costs.follow(op.rule, leader.index, track.specs[i]) for i in track.index]

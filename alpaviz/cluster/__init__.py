@@ -1,0 +1,34 @@
+"""Hosts, devices and links, and the meshes that a stage may run on.
+
+In: a preset's name or a description. Out: a `Cluster`, its submeshes and their logical meshes.
+"""
+
+from alpaviz.cluster.description import Cluster, DeviceType, Host, Link
+from alpaviz.cluster.mesh import MESH_AXES, LogicalMesh, Submesh, SubmeshShape
+from alpaviz.cluster.presets import DEVICES, PRESETS, describe_cluster, get_cluster, parse_cluster
+from alpaviz.cluster.submesh import (
+    enumerate_logical_meshes,
+    enumerate_submeshes,
+    make_logical_mesh,
+    place_submeshes,
+)
+
+__all__ = [
+    "DEVICES",
+    "MESH_AXES",
+    "PRESETS",
+    "Cluster",
+    "DeviceType",
+    "Host",
+    "Link",
+    "LogicalMesh",
+    "Submesh",
+    "SubmeshShape",
+    "describe_cluster",
+    "enumerate_logical_meshes",
+    "enumerate_submeshes",
+    "get_cluster",
+    "make_logical_mesh",
+    "parse_cluster",
+    "place_submeshes",
+]

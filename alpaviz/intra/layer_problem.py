@@ -1,0 +1,293 @@
+"""The sharding problem of one layer on one logical mesh: candidates of each decision with their costs.
+
+In: a program, one `LayerInstance` and the costs of a mesh. Out: a `LayerProblem`: variables, edges between them, and for every value
+of the layer which variable decides its spec. Stage problems are put together from these
+(`stage_problem.py`), so a layer class is worked out once per mesh.
+
+Variables are the decisions of `leaders.py`, the layer's inputs (parameters, optimizer state, batch), and the values
+that come from other layers (`BOUNDARY`), which may arrive in any spec.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from alpaviz.intra.leaders import LayerLeaders, Leader, LeaderKind, find_leaders
+from alpaviz.intra.op_cost import MeshCosts
+from alpaviz.intra.problem import FloatArray
+from alpaviz.intra.structure import LayerInstance, ProgramStructure
+from alpaviz.program.program import Op, Program, Role, Value, ValueKind
+from alpaviz.program.strategy import Strategy
+from alpaviz.types import ShardingSpec
+
+
+class VariableKind(enum.StrEnum):
+    """What a variable decides."""
+
+    OP = "op"
+    INPUT = "input"
+    BOUNDARY = "boundary"
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A value's spec as a function of variable `variable`: candidate k gives `specs[index[k]]`."""
+
+    variable: int
+    specs: tuple[ShardingSpec, ...]
+    index: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class LayerVariable:
+    """One decision of a layer. Arrays are (candidates,).
+
+    Attributes:
+        target: position in `LayerInstance.ops` (OP), else a local value number.
+        strategies: of an op; `specs`: of an input or boundary value.
+        micro_s, once_s: seconds per microbatch and per step.
+        parameter_bytes, optimizer_bytes, gradient_bytes: on each device, for good.
+        activation_bytes: on each device, for each microbatch in flight.
+    """
+
+    kind: VariableKind
+    target: int
+    strategies: tuple[Strategy, ...]
+    specs: tuple[ShardingSpec, ...]
+    micro_s: FloatArray
+    once_s: FloatArray
+    parameter_bytes: FloatArray
+    optimizer_bytes: FloatArray
+    gradient_bytes: FloatArray
+    activation_bytes: FloatArray
+
+    @property
+    def num_candidates(self) -> int:
+        return len(self.micro_s)
+
+
+@dataclass(slots=True, eq=False)
+class LayerEdge:
+    """Resharding seconds between two variables of a layer, u < v; arrays are (candidates of u, candidates of v)."""
+
+    micro_s: FloatArray
+    once_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerProblem:
+    """The problem of one layer class on one mesh, in terms of local value numbers and positions of ops.
+
+    `boundaries` maps an external's local number to its variable; `boundary_once` tells those that are read once per
+    step. `tracks` is per local value; None for free ones.
+    """
+
+    variables: tuple[LayerVariable, ...]
+    edges: dict[tuple[int, int], LayerEdge]
+    tracks: tuple[Track | None, ...]
+    leaders: LayerLeaders
+    boundaries: dict[int, int]
+    boundary_once: frozenset[int]
+
+
+def build_layer_problem(
+    program: Program, structure: ProgramStructure, instance: LayerInstance, costs: MeshCosts
+) -> LayerProblem:
+    """The sharding problem of the layer `instance` on the mesh of `costs`."""
+    builder = _Builder(program, structure, instance, costs)
+    builder.add_inputs()
+    for position, leader in enumerate(builder.leaders.ops):
+        builder.add_op(position, leader)
+    builder.add_state_returns()
+    builder.add_memory()
+    return LayerProblem(
+        tuple(builder.variables), builder.edges, tuple(builder.tracks), builder.leaders, builder.boundaries,
+        frozenset(builder.boundary_once),
+    )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class _Builder:
+    """Collects one layer's variables and edges, op by op."""
+
+    program: Program
+    structure: ProgramStructure
+    instance: LayerInstance
+    costs: MeshCosts
+    leaders: LayerLeaders = field(init=False)
+    variables: list[LayerVariable] = field(default_factory=list)
+    edges: dict[tuple[int, int], LayerEdge] = field(default_factory=dict)
+    tracks: list[Track | None] = field(init=False)
+    boundaries: dict[int, int] = field(default_factory=dict)
+    boundary_once: set[int] = field(default_factory=set)
+    local: dict[int, int] = field(init=False)
+    seen: set[object] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.leaders = find_leaders(self.program, self.instance)
+        self.tracks = [None] * len(self.instance.values)
+        self.local = {v: i for i, v in enumerate(self.instance.values)}
+
+    def value(self, number: int) -> Value:
+        return self.program.values[self.instance.values[number]]
+
+    def add_variable(
+        self, kind: VariableKind, target: int, strategies: tuple[Strategy, ...], specs: tuple[ShardingSpec, ...]
+    ) -> int:
+        count = len(strategies) or len(specs)
+        zeros = [np.zeros(count) for _ in range(6)]
+        self.variables.append(LayerVariable(kind, target, strategies, specs, *zeros))
+        return len(self.variables) - 1
+
+    def add_inputs(self) -> None:
+        """A variable for each input that does not share another's layout."""
+        for number in self.instance.owned_inputs:
+            leader = self.leaders.shared_inputs[number]
+            if leader == number:
+                self._add_spec_variable(VariableKind.INPUT, number)
+        for number in self.instance.owned_inputs:
+            self.tracks[number] = self.tracks[self.leaders.shared_inputs[number]]
+        for number in self.instance.externals:
+            self.boundaries[number] = self._add_spec_variable(VariableKind.BOUNDARY, number)
+        # A boundary value is read once per step where no forward or backward op reads it.
+        read_in_pass = {
+            self.local.get(v)
+            for i in self.instance.ops
+            if self.program.ops[i].role is not Role.UPDATE
+            for v in self.program.ops[i].inputs
+            if v is not None
+        }
+        self.boundary_once = {n for n in self.instance.externals if n not in read_in_pass}
+
+    def _add_spec_variable(self, kind: VariableKind, number: int) -> int:
+        specs = self.costs.list_specs(self.value(number).shape)
+        variable = self.add_variable(kind, number, (), specs)
+        self.tracks[number] = Track(variable, specs, tuple(range(len(specs))))
+        return variable
+
+    def add_op(self, position: int, leader: Leader) -> None:
+        op = self.program.ops[self.instance.ops[position]]
+        if leader.kind is LeaderKind.FREE:
+            return
+        if leader.kind is LeaderKind.DECISION:
+            strategies = self.costs.list_strategies(op.rule)
+            variable = self.add_variable(VariableKind.OP, position, strategies, ())
+            self._apply(op, Track(variable, (), tuple(range(len(strategies)))), strategies)
+            return
+        if leader.kind is LeaderKind.RESULT:
+            track = self.tracks[leader.index]
+            assert track is not None, "the layout that an update follows is an input's"
+            strategies = tuple(self.costs.follow_result(op.rule, 0, spec) for spec in track.specs)
+        else:
+            operand = op.inputs[leader.index]
+            assert operand is not None, "a followed operand is a value"
+            track = self.tracks[self.local[operand]]
+            assert track is not None, "a followed operand is not free"
+            strategies = tuple(self.costs.follow(op.rule, leader.index, spec) for spec in track.specs)
+        self._apply(op, track, strategies)
+
+    def _apply(self, op: Op, lead: Track, strategies: Sequence[Strategy]) -> None:
+        """Charge `op` to the variable of `lead`, whose distinct specs (or candidates) run it as `strategies`."""
+        prices = np.array([self.costs.price_op(self.program, op, s).total_s for s in strategies])
+        index = np.asarray(lead.index)
+        self._charge(op, lead.variable, prices[index])
+        for k, v in enumerate(op.inputs):
+            if v is None or v not in self.local:
+                continue
+            held = self.tracks[self.local[v]]
+            if held is not None:
+                self._add_resharding(op, self.local[v], held, lead, [s.input_specs[k] for s in strategies])
+        for k, v in enumerate(op.outputs):
+            if v is None or v not in self.local:
+                continue
+            specs = tuple(dict.fromkeys(s.output_specs[k] for s in strategies))
+            where = {spec: i for i, spec in enumerate(specs)}
+            per_strategy = np.array([where[s.output_specs[k]] for s in strategies])
+            self.tracks[self.local[v]] = Track(lead.variable, specs, tuple(int(i) for i in per_strategy[index]))
+
+    def _charge(self, op: Op, variable: int, prices: FloatArray) -> None:
+        target = self.variables[variable]
+        if op.role is Role.UPDATE:
+            target.once_s = target.once_s + prices
+        else:
+            target.micro_s = target.micro_s + prices
+
+    def _add_resharding(
+        self, op: Op, number: int, held: Track, lead: Track, wanted: Sequence[ShardingSpec]
+    ) -> None:
+        """Charge the resharding of a value to what `lead` wants, once however many ops want the same."""
+        distinct = tuple(dict.fromkeys(wanted))
+        where = {spec: i for i, spec in enumerate(distinct)}
+        per_candidate = tuple(where[wanted[i]] for i in lead.index)
+        key = (number, lead.variable, distinct, per_candidate, op.role)
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        matrix = self.costs.price_reshardings(self.value(number), held.specs, distinct)
+        if not matrix.any():
+            return
+        if held.variable == lead.variable:
+            self._charge(op, lead.variable, matrix[np.asarray(held.index), np.asarray(per_candidate)])
+            return
+        full = matrix[np.ix_(np.asarray(held.index), np.asarray(per_candidate))]
+        self._add_edge(held.variable, lead.variable, full, once=op.role is Role.UPDATE)
+
+    def _add_edge(self, u: int, v: int, cost: FloatArray, *, once: bool) -> None:
+        if u > v:
+            u, v, cost = v, u, cost.T
+        edge = self.edges.get((u, v))
+        if edge is None:
+            edge = self.edges[u, v] = LayerEdge(np.zeros(cost.shape), np.zeros(cost.shape))
+        if once:
+            edge.once_s = edge.once_s + cost
+        else:
+            edge.micro_s = edge.micro_s + cost
+
+    def add_state_returns(self) -> None:
+        """The new state goes back to the layout that the state is stored in, once per step."""
+        for made, stored in self.structure.state_pairs:
+            if made not in self.local or stored not in self.local:
+                continue
+            held, wanted = self.tracks[self.local[made]], self.tracks[self.local[stored]]
+            if held is None or wanted is None:
+                continue
+            matrix = self.costs.price_reshardings(self.program.values[made], held.specs, wanted.specs)
+            if held.variable == wanted.variable:
+                target = self.variables[held.variable]
+                target.once_s = target.once_s + matrix[np.asarray(held.index), np.asarray(wanted.index)]
+            elif matrix.any():
+                full = matrix[np.ix_(np.asarray(held.index), np.asarray(wanted.index))]
+                self._add_edge(held.variable, wanted.variable, full, once=True)
+
+    def add_memory(self) -> None:
+        """Bytes of inputs, gradient accumulators and saved activations, charged to the variables that split them."""
+        read_in_pass = {
+            v for i in self.instance.ops if self.program.ops[i].role is not Role.UPDATE
+            for v in self.program.ops[i].inputs
+        }  # fmt: skip
+        owned = set(self.instance.owned_inputs)
+        read_backward = {
+            v for i in self.instance.ops if self.program.ops[i].role is Role.BACKWARD
+            for v in self.program.ops[i].inputs
+        }  # fmt: skip
+        made_here = {v for i in self.instance.ops for v in self.program.ops[i].outputs}
+        for number, track in enumerate(self.tracks):
+            if track is None:
+                continue
+            v = self.instance.values[number]
+            value = self.program.values[v]
+            variable = self.variables[track.variable]
+            sizes = np.array([self.costs.local_bytes(value, spec) for spec in track.specs])[np.asarray(track.index)]
+            if number in owned and value.kind is not ValueKind.BATCH:
+                if v in read_in_pass:
+                    variable.parameter_bytes = variable.parameter_bytes + sizes
+                else:
+                    variable.optimizer_bytes = variable.optimizer_bytes + sizes
+            elif v in self.structure.accumulated and v in made_here:
+                variable.gradient_bytes = variable.gradient_bytes + sizes
+            elif v in self.structure.saved and v in read_backward:
+                variable.activation_bytes = variable.activation_bytes + sizes

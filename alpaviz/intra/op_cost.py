@@ -1,0 +1,163 @@
+"""What one op costs under one strategy on one logical mesh; caches for a whole mesh.
+
+`MeshCosts` is made once per logical mesh. It changes only by remembering, so one may be shared by everything that
+plans on this mesh, from one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from alpaviz.cluster.mesh import LogicalMesh
+from alpaviz.cost import plan_resharding, price_collective, price_compute, price_resharding_matrix
+from alpaviz.intra.problem import FloatArray
+from alpaviz.plan import PlannedCollective
+from alpaviz.program.program import Op, Program, Value
+from alpaviz.program.rule import ShardingRule
+from alpaviz.program.strategy import (
+    Strategy,
+    enumerate_strategies,
+    follow_result_spec,
+    follow_spec,
+    iterate_specs,
+)
+from alpaviz.types import ShardingSpec, count_shards
+
+_OP_CLASSES = {"dot_general": "matmul", "conv_general_dilated": "convolution", "gather": "gather", "scatter-add": "gather"}
+_NO_WORK = frozenset(
+    {"reshape", "squeeze", "expand_dims", "stop_gradient", "optimization_barrier", "broadcast_in_dim", "iota", "copy"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """Seconds on the busiest device: `compute_s` of the op itself, and its own collectives."""
+
+    compute_s: float
+    collectives: tuple[PlannedCollective, ...]
+
+    @property
+    def total_s(self) -> float:
+        return self.compute_s + sum(c.time_s for c in self.collectives)
+
+
+class MeshCosts:
+    """Strategies, op costs and resharding costs on `mesh`, each found once."""
+
+    def __init__(self, mesh: LogicalMesh) -> None:
+        self.mesh = mesh
+        self.axis_sizes = mesh.axis_sizes
+        self._strategies: dict[tuple[ShardingRule, bool], tuple[Strategy, ...]] = {}
+        self._followed: dict[tuple[ShardingRule, int, bool, ShardingSpec], Strategy] = {}
+        self._specs: dict[tuple[int, ...], tuple[ShardingSpec, ...]] = {}
+        self._matrices: dict[object, FloatArray] = {}
+        self._op_costs: dict[object, OpCost] = {}
+
+    def list_strategies(self, rule: ShardingRule) -> tuple[Strategy, ...]:
+        """Every strategy of an op with `rule`."""
+        key = (rule, True)
+        if key not in self._strategies:
+            self._strategies[key] = enumerate_strategies(rule, self.axis_sizes)
+        return self._strategies[key]
+
+    def list_specs(self, shape: tuple[int, ...]) -> tuple[ShardingSpec, ...]:
+        """Every spec of an array of `shape`."""
+        if shape not in self._specs:
+            self._specs[shape] = tuple(iterate_specs(shape, self.axis_sizes))
+        return self._specs[shape]
+
+    def follow(self, rule: ShardingRule, operand: int, spec: ShardingSpec) -> Strategy:
+        """The strategy that keeps operand `operand` in `spec` as far as the rule allows."""
+        key = (rule, operand, True, spec)
+        if key not in self._followed:
+            self._followed[key] = follow_spec(rule, operand, spec, self.axis_sizes)
+        return self._followed[key]
+
+    def follow_result(self, rule: ShardingRule, result: int, spec: ShardingSpec) -> Strategy:
+        """The strategy that makes result `result` in `spec` as far as the rule allows."""
+        key = (rule, result, False, spec)
+        if key not in self._followed:
+            self._followed[key] = follow_result_spec(rule, result, spec, self.axis_sizes)
+        return self._followed[key]
+
+    def price_reshardings(
+        self, value: Value, held: Sequence[ShardingSpec], wanted: Sequence[ShardingSpec]
+    ) -> FloatArray:
+        """Seconds from each of `held` to each of `wanted`; (held, wanted)."""
+        key = (value.shape, value.itemsize, tuple(held), tuple(wanted))
+        if key not in self._matrices:
+            self._matrices[key] = np.asarray(
+                price_resharding_matrix(value.shape, value.itemsize, key[2], key[3], self.mesh), dtype=float
+            )
+        return self._matrices[key]
+
+    def plan_resharding(
+        self, value: Value, held: ShardingSpec, wanted: ShardingSpec
+    ) -> tuple[tuple[ShardingSpec, ...], tuple[PlannedCollective, ...]]:
+        """Specs after each step from `held` to `wanted`, and the collectives of the steps that communicate."""
+        steps = plan_resharding(value.shape, value.itemsize, held, wanted, self.mesh)
+        collectives = tuple(
+            PlannedCollective(
+                step.collective.kind, step.collective.axes, step.collective.num_bytes,
+                price_collective(step.collective.kind, step.collective.num_bytes, self.mesh, step.collective.axes),
+            )
+            for step in steps
+            if step.collective is not None
+        )  # fmt: skip
+        return tuple(step.spec_after for step in steps), collectives
+
+    def local_bytes(self, value: Value, spec: ShardingSpec) -> float:
+        """Bytes of one shard."""
+        return value.num_bytes / count_shards(spec, self.axis_sizes) if spec else float(value.num_bytes)
+
+    def price_op(self, program: Program, op: Op, strategy: Strategy) -> OpCost:
+        """Compute time and collectives of `op` under `strategy`."""
+        dtypes = tuple(program.values[v].dtype for v in (*op.inputs, *op.outputs) if v is not None)
+        key = (op.primitive, op.rule, strategy.label, dtypes, op.flops)
+        if key not in self._op_costs:
+            self._op_costs[key] = self._price(program, op, strategy)
+        return self._op_costs[key]
+
+    def _price(self, program: Program, op: Op, strategy: Strategy) -> OpCost:
+        values = program.values
+        op_class = _OP_CLASSES.get(op.primitive, "elementwise")
+        results = [
+            self.local_bytes(values[v], spec)
+            for v, spec in zip(op.outputs, strategy.output_specs, strict=True)
+            if v is not None
+        ]
+        compute = 0.0
+        if op.primitive not in _NO_WORK and any(v is not None and values[v].shape for v in (*op.inputs, *op.outputs)):
+            operands = [
+                self.local_bytes(values[v], spec)
+                for v, spec in zip(op.inputs, strategy.input_specs, strict=True)
+                if v is not None
+            ]
+            # XLA fuses elementwise chains: an intermediate is written once and its readers find it in registers.
+            moved = sum(results) if op_class == "elementwise" else sum(operands) + sum(results)
+            first = next((v for v in op.inputs if v is not None), op.outputs[0])
+            dtype = values[first].dtype if first is not None else "float32"
+            split = 1
+            for axis in strategy.split_axes:
+                split *= self.axis_sizes[axis]
+            compute = price_compute(op.flops / split, moved, dtype, self.mesh.device_type, op_class)
+        return OpCost(compute, self._list_collectives(strategy, sum(results)))
+
+    def _list_collectives(self, strategy: Strategy, result_bytes: float) -> tuple[PlannedCollective, ...]:
+        found: list[PlannedCollective] = []
+        size = result_bytes
+        for axis, _ in strategy.scatter:
+            size *= self.axis_sizes[axis]
+        for axis, _ in strategy.scatter:
+            time = price_collective("reduce-scatter", size, self.mesh, (axis,))
+            found.append(PlannedCollective("reduce-scatter", (axis,), size, time))
+            size /= self.axis_sizes[axis]
+        if strategy.reduce_axes:
+            time = price_collective("all-reduce", size, self.mesh, strategy.reduce_axes)
+            found.append(PlannedCollective("all-reduce", strategy.reduce_axes, size, time))
+        return tuple(found)
+
+

@@ -1,0 +1,251 @@
+"""The sharding problem of a stage: the problems of its layers put together.
+
+Layers of one class that carry the same pins form a group and take the same decisions, so a stage of a hundred equal layers is as
+large a problem as one of three. In: layer problems of one mesh and a range of layers. Out: a
+`StageProblem`, from whose solution the stage's times and memory follow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from alpaviz.intra.layer_problem import LayerProblem, LayerVariable, VariableKind
+from alpaviz.intra.op_cost import MeshCosts
+from alpaviz.intra.problem import Edge, FloatArray, MemoryRow, ShardingProblem
+from alpaviz.intra.structure import ProgramStructure
+from alpaviz.program.program import Program, ValueKind
+
+Restriction = tuple[tuple[int, tuple[int, ...]], ...]
+"""What pins leave of a layer's variables: (variable, allowed candidates) pairs, sorted."""
+GroupKey = tuple[int, Restriction]
+"""(layer class, restriction): layers with one key take the same decisions."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageShape:
+    """What a stage's problem depends on; stages of one shape have one solution.
+
+    Attributes:
+        groups: (group, number of its layers), in order of the first layer of each.
+        links: ((producing group, its value, reading group, its value), how often); values are local numbers.
+        copies: ((group, value), how often) parameters that another stage owns and that are kept here as well.
+    """
+
+    groups: tuple[tuple[GroupKey, int], ...]
+    links: tuple[tuple[tuple[GroupKey, int, GroupKey, int], int], ...]
+    copies: tuple[tuple[tuple[GroupKey, int], int], ...]
+
+
+class StageShapes:
+    """Finds the shape of any range of layers."""
+
+    def __init__(self, program: Program, structure: ProgramStructure, restrictions: Mapping[int, Restriction]) -> None:
+        self._program = program
+        self._structure = structure
+        self._local = [{v: n for n, v in enumerate(instance.values)} for instance in structure.instances]
+        self.keys: list[GroupKey] = [
+            (instance.layer_class, restrictions.get(instance.layer, ())) for instance in structure.instances
+        ]
+
+    def find(self, first: int, last: int) -> StageShape:
+        """The shape of layers `first` .. `last`."""
+        counts: Counter[GroupKey] = Counter()
+        links: Counter[tuple[GroupKey, int, GroupKey, int]] = Counter()
+        copies: Counter[tuple[GroupKey, int]] = Counter()
+        for layer in range(first, last + 1):
+            instance, key = self._structure.instances[layer], self.keys[layer]
+            counts[key] += 1
+            for number in instance.externals:
+                v = instance.values[number]
+                producer = self._structure.producer_layer[v]
+                if first <= producer <= last:
+                    links[self.keys[producer], self._local[producer][v], key, number] += 1
+                elif self._program.values[v].kind is ValueKind.STATE:
+                    copies[key, number] += 1
+        return StageShape(tuple(counts.items()), tuple(links.items()), tuple(copies.items()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageProblem:
+    """A stage's problem with what is needed to read its solution.
+
+    Attributes:
+        problem: the numbers; memory is limited for the in-flight count that it was built for.
+        offsets: per group, the position of its first variable in `problem`.
+        micro, once: like `problem` but per microbatch and per step alone: unary and edge costs.
+        parameter_bytes, optimizer_bytes, gradient_bytes, activation_bytes: per variable (candidates,), counts in.
+    """
+
+    problem: ShardingProblem
+    offsets: dict[GroupKey, int]
+    micro: ShardingProblem
+    once: ShardingProblem
+    parameter_bytes: tuple[FloatArray, ...]
+    optimizer_bytes: tuple[FloatArray, ...]
+    gradient_bytes: tuple[FloatArray, ...]
+    activation_bytes: tuple[FloatArray, ...]
+
+    def price(self, choice: tuple[int, ...]) -> StagePrice:
+        """Times and memory of `choice`."""
+
+        def add(arrays: tuple[FloatArray, ...]) -> float:
+            return sum(float(a[k]) for a, k in zip(arrays, choice, strict=True))
+
+        return StagePrice(
+            self.micro.price(choice), self.once.price(choice), add(self.parameter_bytes), add(self.optimizer_bytes),
+            add(self.gradient_bytes), add(self.activation_bytes),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StagePrice:
+    """Seconds per microbatch and per step, and bytes on each device (activations of one microbatch)."""
+
+    micro_s: float
+    once_s: float
+    parameter_bytes: float
+    optimizer_bytes: float
+    gradient_bytes: float
+    activation_bytes: float
+
+    @property
+    def lasting_bytes(self) -> float:
+        """Bytes that do not depend on the microbatches in flight."""
+        return self.parameter_bytes + self.optimizer_bytes + self.gradient_bytes
+
+    def count_bytes(self, in_flight: int) -> float:
+        return self.lasting_bytes + in_flight * self.activation_bytes
+
+
+def build_stage_problem(
+    program: Program,
+    structure: ProgramStructure,
+    problems: Mapping[int, LayerProblem],
+    shape: StageShape,
+    costs: MeshCosts,
+    *,
+    in_flight: int,
+    memory_limit: float,
+) -> StageProblem:
+    """The sharding problem of a stage of `shape`.
+
+    Args:
+        problems: per layer class, on the mesh of `costs`.
+        in_flight: microbatches whose activations are kept.
+        memory_limit: bytes of a device that a plan may use; inf for no limit.
+    """
+    builder = _StageBuilder(program, structure, problems, costs)
+    for key, count in shape.groups:
+        builder.add_group(key, count)
+    for (producer, made, reader, number), count in shape.links:
+        builder.add_link(producer, made, reader, number, count)
+    for (key, number), count in shape.copies:
+        builder.add_copy(key, number, count)
+    return builder.finish(program.num_microbatches, in_flight, memory_limit)
+
+
+class _StageBuilder:
+    def __init__(
+        self, program: Program, structure: ProgramStructure, problems: Mapping[int, LayerProblem], costs: MeshCosts
+    ) -> None:
+        self.program, self.structure, self.problems, self.costs = program, structure, problems, costs
+        self.offsets: dict[GroupKey, int] = {}
+        self.names: list[str] = []
+        self.unary: list[list[FloatArray]] = [[], []]  # per microbatch, per step
+        self.edges: list[dict[tuple[int, int], FloatArray]] = [{}, {}]
+        self.bytes: list[list[FloatArray]] = [[], [], [], []]  # parameters, optimizer, gradients, activations
+        self.allowed: list[FloatArray | None] = []
+
+    def add_group(self, key: GroupKey, count: int) -> None:
+        layer_class, restriction = key
+        problem = self.problems[layer_class]
+        offset = self.offsets[key] = len(self.names)
+        allowed = dict(restriction)
+        for position, variable in enumerate(problem.variables):
+            self.names.append(self._name(layer_class, variable))
+            self.unary[0].append(variable.micro_s * count)
+            self.unary[1].append(variable.once_s * count)
+            parts = (
+                variable.parameter_bytes, variable.optimizer_bytes, variable.gradient_bytes, variable.activation_bytes,
+            )  # fmt: skip
+            for total, part in zip(self.bytes, parts, strict=True):
+                total.append(part * count)
+            mask = None
+            if position in allowed:
+                mask = np.full(variable.num_candidates, np.inf)
+                mask[list(allowed[position])] = 0.0
+            self.allowed.append(mask)
+        for (u, v), edge in problem.edges.items():
+            self._add_edge(0, offset + u, offset + v, edge.micro_s * count)
+            self._add_edge(1, offset + u, offset + v, edge.once_s * count)
+
+    def _name(self, layer_class: int, variable: LayerVariable) -> str:
+        instance = self.structure.instances[self.structure.representatives[layer_class]]
+        if variable.kind is VariableKind.OP:
+            return self.program.ops[instance.ops[variable.target]].name
+        return self.program.values[instance.values[variable.target]].name
+
+    def _add_edge(self, part: int, u: int, v: int, cost: FloatArray) -> None:
+        if not cost.any():
+            return
+        if u > v:
+            u, v, cost = v, u, cost.T
+        edges = self.edges[part]
+        edges[u, v] = edges[u, v] + cost if (u, v) in edges else cost
+
+    def add_link(self, producer: GroupKey, made: int, reader: GroupKey, number: int, count: int) -> None:
+        held = self.problems[producer[0]].tracks[made]
+        if held is None:
+            return
+        problem = self.problems[reader[0]]
+        boundary = problem.boundaries[number]
+        instance = self.structure.instances[self.structure.representatives[reader[0]]]
+        value = self.program.values[instance.values[number]]
+        wanted = problem.variables[boundary].specs
+        matrix = self.costs.price_reshardings(value, held.specs, wanted)[np.asarray(held.index), :] * count
+        part = 1 if number in problem.boundary_once else 0
+        u, v = self.offsets[producer] + held.variable, self.offsets[reader] + boundary
+        if u == v:
+            self.unary[part][u] = self.unary[part][u] + np.diagonal(matrix)
+        else:
+            self._add_edge(part, u, v, matrix)
+
+    def add_copy(self, key: GroupKey, number: int, count: int) -> None:
+        problem = self.problems[key[0]]
+        boundary = problem.boundaries[number]
+        instance = self.structure.instances[self.structure.representatives[key[0]]]
+        value = self.program.values[instance.values[number]]
+        sizes = np.array([self.costs.local_bytes(value, spec) for spec in problem.variables[boundary].specs])
+        position = self.offsets[key] + boundary
+        self.bytes[0][position] = self.bytes[0][position] + sizes * count
+
+    def finish(self, num_microbatches: int, in_flight: int, memory_limit: float) -> StageProblem:
+        names = tuple(self.names)
+        parts = []
+        for part in (0, 1):
+            edges = tuple(Edge(u, v, cost) for (u, v), cost in self.edges[part].items())
+            parts.append(ShardingProblem(tuple(self.unary[part]), edges, (), names))
+        unary = []
+        for micro, once, mask in zip(*self.unary, self.allowed, strict=True):
+            total = micro + once / num_microbatches
+            unary.append(total if mask is None else total + mask)
+        merged = dict(self.edges[0])
+        for key, cost in self.edges[1].items():
+            share = cost / num_microbatches
+            merged[key] = merged[key] + share if key in merged else share
+        memory: tuple[MemoryRow, ...] = ()
+        if np.isfinite(memory_limit):
+            usage = tuple(p + o + g + in_flight * a for p, o, g, a in zip(*self.bytes, strict=True))
+            used = tuple(i for i, u in enumerate(usage) if u.any())
+            memory = (MemoryRow("device memory", used, tuple(usage[i] for i in used), memory_limit),)
+        problem = ShardingProblem(
+            tuple(unary), tuple(Edge(u, v, cost) for (u, v), cost in sorted(merged.items())), memory, names
+        )
+        parameters, optimizer, gradients, activations = (tuple(part) for part in self.bytes)
+        return StageProblem(
+            problem, self.offsets, parts[0], parts[1], parameters, optimizer, gradients, activations
+        )

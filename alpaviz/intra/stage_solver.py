@@ -1,0 +1,178 @@
+"""Solves stages on one logical mesh, each structurally distinct one once.
+
+In: ranges of layers. Out: `SolvedStage`: times, memory and choices. A stage whose unlimited optimum fits needs no memory limit; only
+where it does not is the limited problem solved. Along a family of stages that differ
+only in how often one group of layers repeats, the optimum is a concave function of that number (a minimum of linear functions), so a
+choice that is best at both ends is best between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from alpaviz.intra.layer_problem import LayerProblem, build_layer_problem
+from alpaviz.intra.op_cost import MeshCosts
+from alpaviz.intra.problem import ShardingSolution, SolveStatus
+from alpaviz.intra.restrict import restrict_layers
+from alpaviz.intra.solvers import solve_problem
+from alpaviz.intra.stage_problem import (
+    Restriction,
+    StagePrice,
+    StageProblem,
+    StageShape,
+    StageShapes,
+    build_stage_problem,
+)
+from alpaviz.intra.structure import ProgramStructure
+from alpaviz.errors import SolveCancelledError
+from alpaviz.pins import Pin
+from alpaviz.program.program import Program
+
+TOLERANCE = 1e-6
+"""Relative gap at which a stage's solution counts as the optimum."""
+
+
+@dataclass(frozen=True, slots=True)
+class SolvedStage:
+    """A stage's best choice; `price` is None where none fits, `bytes_short` then says how far it is from fitting."""
+
+    choice: tuple[int, ...]
+    price: StagePrice | None
+    objective: float
+    bound: float
+    solver: str
+    bytes_short: float = 0.0
+
+
+class StageSolver:
+    """All stages of one program on one logical mesh. Remembers what it has solved; use from one thread at a time."""
+
+    def __init__(self, program: Program, structure: ProgramStructure, costs: MeshCosts, solver: str = "auto") -> None:
+        self.program, self.structure, self.costs = program, structure, costs
+        self.solver = solver
+        self.num_solved = 0
+        self._problems: dict[int, LayerProblem] = {}
+        self._solved: dict[tuple[StageShape, int | None], SolvedStage] = {}
+
+    @property
+    def problems(self) -> Mapping[int, LayerProblem]:
+        """The problem of every layer class."""
+        for layer_class, layer in enumerate(self.structure.representatives):
+            if layer_class not in self._problems:
+                instance = self.structure.instances[layer]
+                self._problems[layer_class] = build_layer_problem(self.program, self.structure, instance, self.costs)
+        return self._problems
+
+    def restrict(self, pins: Sequence[Pin]) -> dict[int, Restriction]:
+        """What the pins leave of each layer's candidates on this mesh."""
+        return restrict_layers(self.program, self.structure, self.problems, self.costs, pins)
+
+    def build(self, shape: StageShape, in_flight: int = 1, memory_limit: float = np.inf) -> StageProblem:
+        """The problem of a stage."""
+        return build_stage_problem(
+            self.program, self.structure, self.problems, shape, self.costs, in_flight=in_flight,
+            memory_limit=memory_limit,
+        )  # fmt: skip
+
+    def solve_unlimited(self, shapes: Sequence[StageShape], should_stop: Callable[[], bool]) -> None:
+        """Solve all `shapes` without a memory limit, families at once."""
+        families: dict[object, list[StageShape]] = defaultdict(list)
+        for shape in dict.fromkeys(shapes):
+            if (shape, None) not in self._solved and not _is_impossible(shape):
+                families[_family_key(shape)].append(shape)
+        for family in families.values():
+            for line in _split_into_lines(family):
+                self._solve_line(line, should_stop)
+
+    def _solve_line(self, line: Sequence[StageShape], should_stop: Callable[[], bool]) -> None:
+        """Solve shapes whose counts lie on one line, in order; ends first, the middle only where they differ."""
+        first = self.find(line[0], None, np.inf, should_stop)
+        if len(line) == 1:
+            return
+        last = self.find(line[-1], None, np.inf, should_stop)
+        if len(line) == 2:
+            return
+        problem = self.build(line[-1])
+        at_end = problem.problem.price(first.choice) if first.choice else np.inf
+        if first.choice and at_end <= last.objective * (1 + TOLERANCE):
+            for shape in line[1:-1]:
+                self._solved[shape, None] = self._price_known(shape, first, last)
+            return
+        middle = len(line) // 2
+        self._solve_line(line[: middle + 1], should_stop)
+        self._solve_line(line[middle:], should_stop)
+
+    def _price_known(self, shape: StageShape, known: SolvedStage, other: SolvedStage) -> SolvedStage:
+        problem = self.build(shape)
+        objective = problem.problem.price(known.choice)
+        # Concave between two solved ends: the bound's share of the objective is at least the smaller of theirs.
+        share = min(known.bound / known.objective, other.bound / other.objective) if known.objective > 0 else 1.0
+        return SolvedStage(known.choice, problem.price(known.choice), objective, objective * share, known.solver)
+
+    def find(
+        self, shape: StageShape, in_flight: int | None, memory_limit: float, should_stop: Callable[[], bool]
+    ) -> SolvedStage:
+        """The best stage of `shape`; `in_flight` None is without memory limit."""
+        if _is_impossible(shape):
+            return SolvedStage((), None, np.inf, np.inf, "pins")
+        if in_flight is not None:
+            free = self.find(shape, None, np.inf, should_stop)
+            if free.price is None or free.price.count_bytes(in_flight) <= memory_limit:
+                return free
+        key = (shape, in_flight)
+        if key not in self._solved:
+            self._solved[key] = self._solve(shape, in_flight, memory_limit, should_stop)
+        return self._solved[key]
+
+    def _solve(
+        self, shape: StageShape, in_flight: int | None, memory_limit: float, should_stop: Callable[[], bool]
+    ) -> SolvedStage:
+        if should_stop():
+            raise SolveCancelledError("The solve was cancelled.")
+        problem = self.build(shape, in_flight or 1, memory_limit if in_flight is not None else np.inf)
+        solution = solve_problem(problem.problem, solver=self.solver, tolerance=TOLERANCE, should_stop=should_stop)
+        self.num_solved += 1
+        if should_stop() or solution.status is SolveStatus.CANCELLED:
+            raise SolveCancelledError("The solve was cancelled.")
+        return _read_solution(problem, solution)
+
+
+def _read_solution(problem: StageProblem, solution: ShardingSolution) -> SolvedStage:
+    if not solution.choice:
+        return SolvedStage((), None, np.inf, np.inf, solution.solver, solution.bytes_short)
+    return SolvedStage(
+        solution.choice, problem.price(solution.choice), solution.objective, solution.bound, solution.solver
+    )
+
+
+def _is_impossible(shape: StageShape) -> bool:
+    return any(not allowed for (_, restriction), _ in shape.groups for _, allowed in restriction)
+
+
+def _family_key(shape: StageShape) -> object:
+    return (
+        tuple(key for key, _ in shape.groups), tuple(key for key, _ in shape.links), tuple(key for key, _ in shape.copies)
+    )  # fmt: skip
+
+
+def _counts(shape: StageShape) -> np.ndarray:
+    return np.array([n for part in (shape.groups, shape.links, shape.copies) for _, n in part], dtype=float)
+
+
+def _split_into_lines(family: Sequence[StageShape]) -> list[list[StageShape]]:
+    """Shapes of one family as runs whose count vectors lie on one line, in order along it."""
+    ordered = sorted(family, key=lambda shape: tuple(_counts(shape)))
+    if len(ordered) < 3:
+        return [ordered]
+    vectors = np.array([_counts(shape) for shape in ordered])
+    direction = vectors[-1] - vectors[0]
+    offsets = vectors - vectors[0]
+    length = float(direction @ direction)
+    along = offsets @ direction / length
+    if np.allclose(offsets, along[:, None] * direction[None, :]):
+        return [ordered]
+    return [[shape] for shape in ordered]

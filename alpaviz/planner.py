@@ -1,0 +1,491 @@
+"""The planner: a small state machine around one training step on one cluster.
+
+It traces, solves in the background, keeps pins and history, and tells whoever has subscribed when anything changes.
+Everything that the widget does is one of its methods.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from alpaviz.cluster import Cluster, parse_cluster
+from alpaviz.errors import (
+
+    InfeasibleError,
+    InvalidStepError,
+    PinConflictError,
+    PinError,
+    PlanMismatchError,
+    SolveCancelledError,
+)
+from alpaviz.pins import Pin, PinKind
+from alpaviz.plan import Plan
+from alpaviz.plan_check import validate_plan
+from alpaviz.plan_diff import PlanDiff, compare_plans
+from alpaviz.plan_file import load_plan, save_plan
+from alpaviz.planner_state import Alternative, PlannerState, SolveProgress
+from alpaviz.planning import PlannerOptions, PlanningSession, check_pins
+from alpaviz.program import Program, retrace
+from alpaviz.program.trace import TraceRecipe, make_recipe
+from alpaviz.solve_handle import SolveHandle
+
+if TYPE_CHECKING:
+    from alpaviz.runtime import Executable
+
+Subscriber = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """What undo and redo go back to: pins, and the plan that was found for them (None if none was)."""
+
+    pins: tuple[Pin, ...]
+    plan: Plan | None
+    label: str
+
+
+class Planner:
+    """Plans a training step on a cluster, interactively.
+
+    Methods may be called from any thread; subscribers are called from the thread in which something changed.
+
+    Args:
+        step: a function `(state, *batch) -> (new state, metrics)` or similar, using `alpaviz.value_and_grad`.
+        state, batch: pytrees of arrays or `jax.ShapeDtypeStruct`; nothing is allocated.
+        cluster: a `Cluster`, or text such as `"p3.16xlarge:2"` or `"virtual:8"`.
+        num_microbatches: slices that the batch is cut into.
+        num_layers: layers of the forward pass; None chooses.
+        batch_axes: the dimension of batch leaves that is sliced (0), or a tree of them.
+        schedule: `"1f1b"` or `"gpipe"`.
+        solver: `"auto"`, `"exact"`, `"ilp"` or `"paper"`.
+        name: of the program, for people.
+
+    Raises:
+        InvalidStepError: the arguments cannot be a training step (tracing itself happens when a solve begins).
+        InvalidClusterError: the cluster text names no preset.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        state: Any,
+        *batch: Any,
+        cluster: Cluster | str,
+        num_microbatches: int = 1,
+        num_layers: int | None = None,
+        batch_axes: Any = 0,
+        schedule: str = "1f1b",
+        solver: str = "auto",
+        name: str | None = None,
+    ) -> None:
+        if not batch:
+            raise InvalidStepError("Planner(step, state, *batch): give at least one batch argument after the state.")
+        self._recipe: TraceRecipe = make_recipe(
+            step, state, batch, num_microbatches=num_microbatches, num_layers=num_layers, batch_axes=batch_axes,
+            name=name,
+        )  # fmt: skip
+        self._cluster = parse_cluster(cluster) if isinstance(cluster, str) else cluster
+        self._options = PlannerOptions(schedule=schedule, solver=solver)
+        self._lock = threading.RLock()
+        self._subscribers: list[Subscriber] = []
+        self._program: Program | None = None
+        self._session: PlanningSession | None = None
+        self._history: list[_Snapshot] = [_Snapshot((), None, "start")]
+        self._position = 0
+        self._previous_plan: Plan | None = None
+        self._state = PlannerState.IDLE
+        self._message = "Nothing planned yet: solve to find a plan."
+        self._progress: SolveProgress | None = None
+        self._handle: SolveHandle | None = None
+        self._measured: dict[int, dict[str, float]] | None = None
+
+    # What there is to see.
+
+    @property
+    def state(self) -> PlannerState:
+        """Where the planner is."""
+        return self._state
+
+    @property
+    def message(self) -> str:
+        """One sentence that goes with the state."""
+        return self._message
+
+    @property
+    def progress(self) -> SolveProgress | None:
+        """How far the running solve is; None when none runs."""
+        return self._progress
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster that is planned for."""
+        return self._cluster
+
+    @property
+    def program(self) -> Program:
+        """The traced step; traced at first use."""
+        with self._lock:
+            if self._program is None:
+                self._program = retrace(self._recipe)
+            return self._program
+
+    @property
+    def plan(self) -> Plan | None:
+        """The last plan; it may be stale (see `state`)."""
+        return self._history[self._position].plan or self._last_plan()
+
+    @property
+    def previous_plan(self) -> Plan | None:
+        """The plan before the last solve, which `compare` compares with."""
+        return self._previous_plan
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """Decisions that the next solve must keep."""
+        return self._history[self._position].pins
+
+    @property
+    def can_undo(self) -> bool:
+        return self._position > 0
+
+    @property
+    def can_redo(self) -> bool:
+        return self._position + 1 < len(self._history)
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """What was done, oldest first, up to what redo can reach."""
+        return tuple(snapshot.label for snapshot in self._history)
+
+    @property
+    def measured(self) -> dict[int, dict[str, float]] | None:
+        """Seconds that the stages of a launched plan took, by stage: forward, backward, update, step."""
+        return self._measured
+
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
+        """Call `callback()` whenever anything changes; the result ends that."""
+        with self._lock:
+            self._subscribers.append(callback)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                if callback in self._subscribers:
+                    self._subscribers.remove(callback)
+
+        return unsubscribe
+
+    def _notify(self) -> None:
+        for callback in tuple(self._subscribers):
+            callback()
+
+    def _last_plan(self) -> Plan | None:
+        for snapshot in reversed(self._history[: self._position + 1]):
+            if snapshot.plan is not None:
+                return snapshot.plan
+        return next((s.plan for s in self._history if s.plan is not None), None)
+
+    # Solving.
+
+    def start(self) -> SolveHandle:
+        """Solve in the background; a handle at once (`await` it, `.wait()`, `.cancel()`). A running solve is joined."""
+        with self._lock:
+            if self._handle is not None and not self._handle.is_done:
+                return self._handle
+            pins = self.pins
+            self._state, self._message = PlannerState.SOLVING, "Solving."
+            self._progress = SolveProgress("tracing", 0, 1, None, None, 0.0)
+            self._handle = SolveHandle(lambda should_stop: self._solve(pins, should_stop))
+            handle = self._handle
+        self._notify()
+        return handle.begin()
+
+    def solve(self, on_progress: Callable[[SolveProgress], None] | None = None) -> Plan:
+        """Solve and wait; the plan. Stops on KeyboardInterrupt.
+
+        Args:
+            on_progress: called with each progress; None prints a line per phase.
+
+        Raises:
+            InfeasibleError, PinConflictError, PinError, InvalidStepError, SolverError, SolveCancelledError: no plan;
+            the last one is kept.
+        """
+        report = on_progress or _PhasePrinter()
+
+        def pass_on() -> None:
+            progress = self._progress
+            if progress is not None:
+                report(progress)
+
+        unsubscribe = self.subscribe(pass_on)
+        try:
+            return self.start().wait()
+        finally:
+            unsubscribe()
+
+    def cancel(self) -> None:
+        """Stop the running solve, if there is one. The last plan is kept."""
+        handle = self._handle
+        if handle is not None:
+            handle.cancel()
+
+    def _solve(self, pins: tuple[Pin, ...], should_stop: Callable[[], bool]) -> Plan:
+        began = time.monotonic()
+
+        def report(phase: str, done: int, total: int, objective: float | None = None, bound: float | None = None) -> None:
+            self._progress = SolveProgress(phase, done, total, objective, bound, time.monotonic() - began)
+            self._notify()
+
+        try:
+            report("tracing", 0, 1)
+            program = self.program
+            if should_stop():
+                raise SolveCancelledError("The solve was cancelled.")
+            if self._session is None:
+                self._session = PlanningSession(program, self._cluster, self._options)
+            plan = self._session.solve(pins, report, should_stop)
+        except SolveCancelledError:
+            self._finish(PlannerState.CANCELLED, "Cancelled; the last plan is kept.")
+            raise
+        except (InfeasibleError, PinConflictError) as error:
+            self._finish(PlannerState.INFEASIBLE, str(error))
+            raise
+        except BaseException as error:
+            self._finish(PlannerState.FAILED, f"{type(error).__name__}: {error}")
+            raise
+        self._accept(plan, pins)
+        return plan
+
+    def _finish(self, state: PlannerState, message: str) -> None:
+        with self._lock:
+            self._state, self._message, self._progress = state, message, None
+        self._notify()
+
+    def _accept(self, plan: Plan, pins: tuple[Pin, ...]) -> None:
+        with self._lock:
+            before = self._last_plan()
+            snapshot = self._history[self._position]
+            if snapshot.pins != pins:
+                # Pins changed while the solve ran: the plan is shown, but it is not for the present pins.
+                self._previous_plan = before
+                self._history.insert(self._position, _Snapshot(pins, plan, "solve"))
+                self._position += 1
+                self._state, self._message = PlannerState.STALE, "Pins changed during the solve: solve again."
+            else:
+                self._previous_plan = before if before is not None and before is not plan else self._previous_plan
+                self._history[self._position] = replace(snapshot, plan=plan)
+                self._state, self._message = PlannerState.SOLVED, _describe_solved(plan)
+            self._progress = None
+            self._measured = None
+        self._notify()
+
+    # Pins and history.
+
+    def pin(self, pin: Pin) -> None:
+        """Keep a decision: the plan goes stale until the next solve. A pin of the same kind and subject is replaced.
+
+        Raises:
+            PinError: the pin names something that does not exist or cannot be.
+            PinConflictError: it contradicts other pins; the message names them.
+        """
+        kept = tuple(p for p in self.pins if (p.kind, p.subject) != (pin.kind, pin.subject))
+        pins = (*kept, pin)
+        check_pins(self.program, self._cluster, pins)
+        self._change_pins(pins, f"pin: {pin}")
+
+    def unpin(self, pin: Pin) -> None:
+        """Let the solver decide again.
+
+        Raises:
+            PinError: there is no such pin.
+        """
+        if pin not in self.pins:
+            raise PinError(f"There is no pin '{pin}'. Present pins: {'; '.join(map(str, self.pins)) or 'none'}.")
+        self._change_pins(tuple(p for p in self.pins if p != pin), f"unpin: {pin}")
+
+    def clear_pins(self) -> None:
+        """Take all pins away."""
+        if self.pins:
+            self._change_pins((), "clear pins")
+
+    def pin_strategy(self, op: str, strategy: str, *, same_in_all_layers: bool = False) -> None:
+        """Pin the strategy of the op named `op`; `same_in_all_layers` pins its twins in equal layers as well."""
+        names = self._list_twins(op) if same_in_all_layers else (op,)
+        for name in names:
+            self.pin(Pin(PinKind.STRATEGY, name, strategy))
+
+    def pin_spec(self, value: str, spec: str) -> None:
+        """Pin the spec of an input, for instance `pin_spec("state['w']", "[x, -]")`."""
+        self.pin(Pin(PinKind.SPEC, value, spec))
+
+    def pin_layer(self, layer: int, stage: int) -> None:
+        """Pin a layer to a stage."""
+        self.pin(Pin(PinKind.LAYER_STAGE, layer, stage))
+
+    def pin_submesh(self, stage: int, shape: str) -> None:
+        """Pin a stage's submesh shape, hosts x devices of each: `"1x4"`."""
+        self.pin(Pin(PinKind.STAGE_SUBMESH, stage, shape))
+
+    def pin_num_stages(self, count: int) -> None:
+        """Pin the number of stages."""
+        self.pin(Pin(PinKind.NUM_STAGES, None, count))
+
+    def pin_logical_mesh(self, shape: str, stage: int | None = None) -> None:
+        """Pin the logical mesh shape, `"4x2"`, of one stage or of all."""
+        self.pin(Pin(PinKind.LOGICAL_MESH, stage, shape))
+
+    def _list_twins(self, op: str) -> tuple[str, ...]:
+        session = self._session or PlanningSession(self.program, self._cluster, self._options)
+        return session.list_twins(op)
+
+    def _change_pins(self, pins: tuple[Pin, ...], label: str) -> None:
+        with self._lock:
+            del self._history[self._position + 1 :]
+            self._history.append(_Snapshot(pins, None, label))
+            self._position += 1
+            self._settle()
+        self._notify()
+
+    def _settle(self) -> None:
+        """State after a change of position in the history; a running solve goes on for the pins it began with."""
+        if self._handle is not None and not self._handle.is_done:
+            return
+        snapshot = self._history[self._position]
+        if snapshot.plan is not None:
+            self._state, self._message = PlannerState.SOLVED, _describe_solved(snapshot.plan)
+        elif self._last_plan() is not None:
+            self._state, self._message = PlannerState.STALE, "Pins changed since this plan was found: solve again."
+        else:
+            self._state, self._message = PlannerState.IDLE, "Nothing planned yet: solve to find a plan."
+
+    def undo(self) -> None:
+        """Go back before the last change of pins, with the plan that was there. Nothing happens at the beginning."""
+        self._move(-1)
+
+    def redo(self) -> None:
+        """Take back an undo. Nothing happens at the end."""
+        self._move(1)
+
+    def _move(self, by: int) -> None:
+        with self._lock:
+            target = self._position + by
+            if not 0 <= target < len(self._history):
+                return
+            before = self.plan
+            self._position = target
+            after = self._history[target].plan
+            if after is not None and before is not None and after is not before:
+                self._previous_plan = before
+            self._settle()
+        self._notify()
+
+    # Questions.
+
+    def alternatives(self, op: str) -> tuple[Alternative, ...]:
+        """What else the solver could do with the op named `op`, and what each would cost; the chosen one first.
+
+        Raises:
+            PinError: there is no such op, nothing is decided about it, or nothing has been solved here yet.
+        """
+        if self._session is None:
+            raise PinError("Alternatives are known after a solve: call planner.solve() first.")
+        return self._session.list_alternatives(op, self.pins)
+
+    def compare(self, other: Plan | None = None) -> PlanDiff | None:
+        """What changed from `other` (by default the plan before) to the present plan; None where one is missing."""
+        before = other or self._previous_plan
+        plan = self.plan
+        return None if before is None or plan is None else compare_plans(before, plan)
+
+    # Files and devices.
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the present plan to a file (`.alpaplan.json` opens in JupyterLab).
+
+        Raises:
+            PlanMismatchError: there is no plan yet.
+        """
+        if self.plan is None:
+            raise PlanMismatchError("There is no plan to save yet: call planner.solve() first.")
+        save_plan(self.plan, path)
+
+    def load(self, path: str | PathLike[str]) -> Plan:
+        """Take a saved plan, with its pins, as the present one.
+
+        Raises:
+            PlanFormatError: the file is no plan.
+            PlanMismatchError: it was made for another program or cluster. The present plan is kept.
+        """
+        plan = load_plan(path)
+        validate_plan(plan, self.program, self._cluster)
+        with self._lock:
+            before = self._last_plan()
+            del self._history[self._position + 1 :]
+            self._history.append(_Snapshot(plan.pins, plan, f"load {path}"))
+            self._position += 1
+            self._previous_plan = before
+            self._settle()
+        self._notify()
+        return plan
+
+    def launch(self, backend: str = "auto", **options: Any) -> Executable:
+        """Run the present plan on devices: `executable(state, *batch)` is the training step.
+
+        Args:
+            backend: `"local"` (devices of this process), `"ray"`, or `"auto"`: local where there are enough devices.
+
+        Raises:
+            PlanMismatchError: there is no plan, or it is stale.
+            LaunchError: devices are missing or a worker failed.
+        """
+        from alpaviz.runtime import launch
+
+        plan = self.plan
+        if plan is None:
+            raise PlanMismatchError("There is no plan to launch yet: call planner.solve() first.")
+        return launch(plan, self.program, backend=backend, **options)
+
+    def show_measured(self, measured: dict[int, dict[str, float]] | None) -> None:
+        """Show measured times of the stages (`executable.measured`) beside the estimates."""
+        self._measured = measured
+        self._notify()
+
+    @property
+    def widget(self) -> Any:
+        """The live view (an anywidget); the same one at each call."""
+        from alpaviz.widget import PlannerWidget
+
+        with self._lock:
+            if not hasattr(self, "_widget"):
+                self._widget = PlannerWidget(self)
+            return self._widget
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        return self.widget._repr_mimebundle_(**kwargs)
+
+    def __repr__(self) -> str:
+        return f"Planner({self._recipe.name!r} on {self._cluster.name!r}: {self._state.value}. {self._message})"
+
+
+def _describe_solved(plan: Plan) -> str:
+    gap = 0.0 if plan.solver.objective <= 0 else 1 - plan.solver.bound / plan.solver.objective
+    quality = "proven best for the cost model" if gap < 1e-5 else f"within {gap:.1%} of the bound"
+    return f"{plan.num_stages} stage{'s' if plan.num_stages > 1 else ''}, step {plan.estimate.step_s * 1e3:.3g} ms, {quality}."
+
+
+class _PhasePrinter:
+    """Prints a line when a phase begins."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+
+    def __call__(self, progress: SolveProgress) -> None:
+        if progress.phase != self._phase:
+            self._phase = progress.phase
+            print(f"[{progress.elapsed_s:6.1f} s] {progress.phase}", flush=True)
+
+

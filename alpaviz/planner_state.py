@@ -1,0 +1,68 @@
+"""What a planner shows while it works: its state, its progress, its alternatives."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from alpaviz.types import ShardingSpec
+
+
+class PlannerState(enum.StrEnum):
+    """Where a planner is."""
+
+    IDLE = "idle"
+    """Nothing solved yet."""
+    SOLVING = "solving"
+    SOLVED = "solved"
+    STALE = "stale"
+    """Pins or options changed since the plan was found."""
+    INFEASIBLE = "infeasible"
+    """No plan fits; the last plan is kept."""
+    FAILED = "failed"
+    """An error; the last plan is kept."""
+    CANCELLED = "cancelled"
+    """Stopped by the user; the last plan is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class SolveProgress:
+    """How far a solve is.
+
+    Attributes:
+        phase: for people: `"tracing"`, `"pricing"`, `"solving stages"`, `"choosing stages"`, `"writing the plan"`.
+        done, total: units of the phase.
+        objective, bound: seconds a step, where known.
+        elapsed_s: since the solve began.
+    """
+
+    phase: str
+    done: int
+    total: int
+    objective: float | None
+    bound: float | None
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way to run an op, as the solver priced it.
+
+    Attributes:
+        strategy: its label, what a pin takes.
+        compute_s, communication_s: of the op itself, once.
+        memory_bytes: of the whole stage on each device with this choice.
+        delta_s: change of the step time if only this decision (and what follows it) changed.
+        is_chosen, is_pinned: in the present plan.
+        input_specs, output_specs: under this strategy.
+    """
+
+    strategy: str
+    compute_s: float
+    communication_s: float
+    memory_bytes: float
+    delta_s: float
+    is_chosen: bool
+    is_pinned: bool
+    input_specs: tuple[ShardingSpec, ...]
+    output_specs: tuple[ShardingSpec, ...]
