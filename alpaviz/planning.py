@@ -6,18 +6,20 @@ solved, so that a solve after a pin only does what the pin changes.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from alpaviz.alternatives import list_alternatives
 from alpaviz.cluster import Cluster, enumerate_logical_meshes, enumerate_submeshes
 from alpaviz.cluster.mesh import LogicalMesh
-from alpaviz.errors import InfeasibleError, PinConflictError, PinError, SolveCancelledError
-from alpaviz.inter import StageChoice, StageCostTable, StageConstraints, choose_stages
+from alpaviz.errors import InfeasibleError, PinConflictError, PinError
+from alpaviz.inter import ChosenRange, StageChoice, StageConstraints, StageCostTable, choose_stages
 from alpaviz.intra.op_cost import MeshCosts
+from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.restrict import find_pinned_layer
 from alpaviz.intra.stage_problem import StageShapes
 from alpaviz.intra.stage_solver import SolvedStage, StageSolver
@@ -26,7 +28,7 @@ from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan, SolverReport
 from alpaviz.plan_builder import ChosenStage, build_plan
 from alpaviz.planner_state import Alternative
-from alpaviz.program.program import Program
+from alpaviz.program.program import Program, Role, ValueKind
 
 USABLE_MEMORY = 0.95
 """Share of a device's memory that a plan may fill; the rest is for the runtime and fragmentation."""
@@ -63,7 +65,333 @@ class PlanningSession:
             for mesh in enumerate_logical_meshes(cluster, shape)
         )
         self._chosen: tuple[ChosenStage, ...] = ()
+        self._passing = count_passing_bytes(program, self.structure)
 
     @property
     def memory_limit(self) -> float:
+        """Bytes of each device that a plan may use."""
         return USABLE_MEMORY * self.cluster.device_type.memory_bytes
+
+    @property
+    def max_stages(self) -> int:
+        """Most stages that are tried: one where the step has no gradient marker."""
+        if not self.program.has_gradient_marker:
+            return 1
+        most = min(self.program.num_layers, self.cluster.num_devices)
+        return min(most, self.options.max_stages or most)
+
+    def solve(self, pins: tuple[Pin, ...], report: Report, should_stop: Callable[[], bool]) -> Plan:
+        """The best plan that keeps `pins`.
+
+        Raises:
+            InfeasibleError: nothing fits; says what is short and by how much.
+            PinConflictError: pins leave nothing; names a minimal set of them.
+            SolveCancelledError: `should_stop` became true.
+        """
+        began = time.monotonic()
+        check_pins(self.program, self.cluster, pins)
+        pricing = self._price(pins, report, should_stop)
+        choice = self._choose(pins, pricing, report, should_stop)
+        if not choice.is_feasible:
+            self._explain(pins, pricing, should_stop)
+        bound = choice.objective * pricing.least_share
+        report("writing the plan", 0, 1, choice.objective, bound)
+        chosen = tuple(self._take(pricing, r) for r in choice.stages)
+        solved = sum(option.solver.num_solved for option in self.options_by_mesh)
+        result = SolverReport(
+            self.options.solver, time.monotonic() - began, choice.objective, bound, pricing.num_candidates, solved,
+            (f"{solved} distinct stages solved on {len(self.options_by_mesh)} logical meshes",),
+        )  # fmt: skip
+        plan = build_plan(
+            self.program, self.structure, self.cluster, chosen, schedule=self.options.schedule, pins=pins, report=result
+        )
+        self._chosen = chosen
+        return plan
+
+    def _take(self, pricing: _Pricing, chosen: ChosenRange) -> ChosenStage:
+        option = self.options_by_mesh[chosen.option]
+        stage = pricing.exact[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1]
+        shapes = pricing.shapes[chosen.option]
+        in_flight = self._count_in_flight(chosen.in_flight)
+        return ChosenStage(chosen.first, chosen.last, option.mesh, option.solver, shapes, stage, in_flight)
+
+    def _choose(
+        self, pins: Sequence[Pin], pricing: _Pricing, report: Report, should_stop: Callable[[], bool]
+    ) -> StageChoice:
+        """The best stages. Only candidates that a best choice asks for are solved exactly.
+
+        The table begins with lower limits (without memory limit, without pins); where the programme picks such an
+        entry it is solved and the programme runs again. Entries only rise, so a choice of exact entries is the best.
+        """
+        constraints = self._constrain(pins)
+        for round_number in itertools.count():
+            table = StageCostTable(pricing.latency, tuple(o.mesh.num_devices for o in self.options_by_mesh))
+            choice = choose_stages(table, self.cluster.num_devices, self.program.num_microbatches, constraints)
+            inexact = [r for r in choice.stages if (r.first, r.last, r.option, r.in_flight - 1) not in pricing.exact]
+            report("choosing stages", round_number, round_number + len(inexact), None, choice.objective)
+            if not inexact:
+                return choice
+            for r in inexact:
+                self._make_exact(pricing, r, should_stop)
+        raise AssertionError("the loop ends by returning")
+
+    def _make_exact(self, pricing: _Pricing, chosen: ChosenRange, should_stop: Callable[[], bool]) -> None:
+        key = (chosen.first, chosen.last, chosen.option, chosen.in_flight - 1)
+        option = self.options_by_mesh[chosen.option]
+        shape = pricing.shapes[chosen.option].find(chosen.first, chosen.last)
+        in_flight = self._count_in_flight(chosen.in_flight)
+        stage = option.solver.find(shape, in_flight, self.memory_limit, should_stop)
+        pricing.exact[key] = stage
+        if stage.price is None:
+            pricing.latency[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1 :] = np.inf
+            pricing.note_short(chosen.option, stage.bytes_short, chosen.first, chosen.last)
+            return
+        entry = stage.objective + self._price_entry(chosen.first, option)
+        later = pricing.latency[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1 :]
+        np.maximum(later, entry, out=later)
+        pricing.note_share(stage)
+
+    def _count_in_flight(self, stages_to_end: int) -> int:
+        """Microbatches whose activations a stage keeps."""
+        microbatches = self.program.num_microbatches
+        return microbatches if self.options.schedule == "gpipe" else min(stages_to_end, microbatches)
+
+    def _price(self, pins: Sequence[Pin], report: Report, should_stop: Callable[[], bool]) -> _Pricing:
+        """Lower limits of all candidates: their optimum without memory limit and, where that is known, without pins."""
+        layers, options, stages = self.program.num_layers, len(self.options_by_mesh), self.max_stages
+        pricing = _Pricing(np.full((layers, layers, options, stages), np.inf))
+        allowed = self._list_allowed_options(pins)
+        for m, option in enumerate(self.options_by_mesh):
+            report("solving stages", m, options)
+            solver = option.solver
+            shapes = StageShapes(self.program, self.structure, solver.restrict(pins))
+            unpinned = StageShapes(self.program, self.structure, {})
+            pricing.shapes.append(shapes)
+            if m not in allowed:
+                continue
+            ranges = [(i, j) for i in range(layers) for j in range(i, layers) if self._may_be_stage(i, j, option)]
+            found = {r: unpinned.find(*r) for r in ranges}
+            solver.solve_unlimited(list(found.values()), should_stop)
+            for (i, j), shape in found.items():
+                free = solver.find(shape, None, np.inf, should_stop)
+                pricing.note_share(free)
+                pinned = shapes.find(i, j)
+                for s in range(stages):
+                    short = solver.count_least_bytes(pinned, self._count_in_flight(s + 1)) - self.memory_limit
+                    if short > 0:
+                        pricing.note_short(m, short, i, j)
+                        break
+                    pricing.num_candidates += 1
+                    pricing.latency[i, j, m, s] = free.objective + self._price_entry(i, option)
+        return pricing
+
+    def _may_be_stage(self, first: int, last: int, option: _Option) -> bool:
+        """Whether layers `first` .. `last` on this many devices can be part of a plan that uses all devices."""
+        left = self.cluster.num_devices - option.mesh.num_devices
+        others = self.program.num_layers - (last - first + 1)
+        if others == 0 or self.max_stages == 1:
+            return left == 0 and others == 0
+        return left > 0
+
+    def _price_entry(self, first: int, option: _Option) -> float:
+        """Seconds to pass the cut before layer `first`, activations there and cotangents back."""
+        if first == 0:
+            return 0.0
+        one_host = self.cluster.num_hosts == 1
+        link = self.cluster.hosts[0].link if one_host else self.cluster.network
+        lanes = option.mesh.num_devices if one_host else option.mesh.submesh.num_hosts
+        return 2 * link.latency + self._passing[first] / (link.bandwidth * lanes)
+
+    def _list_allowed_options(self, pins: Sequence[Pin]) -> frozenset[int]:
+        """Options that a pin of every stage's logical mesh leaves."""
+        shapes = {pin.choice for pin in pins if pin.kind is PinKind.LOGICAL_MESH and pin.subject is None}
+        return frozenset(
+            m for m, option in enumerate(self.options_by_mesh) if not shapes or {str(option.mesh)} == shapes
+        )
+
+    def _constrain(self, pins: Sequence[Pin]) -> StageConstraints:
+        """What pins ask of the stages."""
+        count: int | None = None
+        layer_stage: dict[int, int] = {}
+        options: dict[int, frozenset[int]] = {}
+        for pin in pins:
+            if pin.kind is PinKind.NUM_STAGES:
+                count = int(pin.choice)
+            elif pin.kind is PinKind.LAYER_STAGE:
+                layer_stage[int(pin.subject or 0)] = int(pin.choice)
+            elif pin.kind in (PinKind.STAGE_SUBMESH, PinKind.LOGICAL_MESH) and pin.subject is not None:
+                of_mesh = pin.kind is PinKind.LOGICAL_MESH
+                fitting = frozenset(
+                    m
+                    for m, option in enumerate(self.options_by_mesh)
+                    if str(option.mesh if of_mesh else option.mesh.submesh) == pin.choice
+                )
+                stage = int(pin.subject)
+                options[stage] = options.get(stage, fitting) & fitting
+        least = max([*layer_stage.values(), *options], default=-1) + 1
+        if count is None and least > 1:
+            return StageConstraints(None, layer_stage, options)
+        return StageConstraints(count, layer_stage, options)
+
+    def _explain(self, pins: tuple[Pin, ...], pricing: _Pricing, should_stop: Callable[[], bool]) -> None:
+        """Raise the error that says why there is no plan."""
+        if pins and self._is_feasible((), should_stop):
+            conflict = self._shrink_conflict(pins, should_stop)
+            if len(conflict) == 1:
+                raise PinConflictError(
+                    f"No plan keeps the pin '{conflict[0]}'. Remove it or choose another alternative.", conflict
+                )
+            raise PinConflictError(
+                f"No plan keeps these pins together: {'; '.join(map(str, conflict))}. Remove one of them.", conflict
+            )
+        memory = self.cluster.device_type.memory_bytes
+        if pricing.short:
+            short, first, last = min(pricing.short.values())
+            raise InfeasibleError(
+                f"The model does not fit: layers {first} to {last} need at least {short / 1e9:.2f} GB more on each device "
+                f"than the {self.memory_limit / 1e9:.2f} GB that a plan may use of {memory / 1e9:.0f} GB. Use more "
+                "devices or microbatches, a larger device, or jax.checkpoint.",
+                short,
+            )
+        raise InfeasibleError(
+            f"No stages of {self.program.num_layers} layers fill the {self.cluster.num_devices} devices of "
+            f"{self.cluster.name!r}. Use fewer devices or more layers."
+        )
+
+    def _is_feasible(self, pins: tuple[Pin, ...], should_stop: Callable[[], bool]) -> bool:
+        pricing = self._price(pins, _ignore, should_stop)
+        return self._choose(pins, pricing, _ignore, should_stop).is_feasible
+
+    def _shrink_conflict(self, pins: tuple[Pin, ...], should_stop: Callable[[], bool]) -> tuple[Pin, ...]:
+        """A minimal set of pins that no plan keeps together: every pin whose absence leaves a conflict is dropped."""
+        kept = pins
+        for pin in pins:
+            without = tuple(p for p in kept if p != pin)
+            if not self._is_feasible(without, should_stop):
+                kept = without
+        return kept
+
+    def list_alternatives(self, op_name: str, pins: Sequence[Pin]) -> tuple[Alternative, ...]:
+        """What else could be decided for an op of the last plan."""
+        if not self._chosen:
+            raise PinError("Alternatives are known after a solve: call planner.solve() first.")
+        return list_alternatives(self.program, self._chosen, pins, op_name, self.program.num_microbatches)
+
+    def list_twins(self, op_name: str) -> tuple[str, ...]:
+        """Names of the ops that stand at the same place in equal layers, the op itself included."""
+        layer = find_pinned_layer(self.program, Pin(PinKind.STRATEGY, op_name, ""))
+        instance = self.structure.instances[layer]
+        position = next(p for p, i in enumerate(instance.ops) if self.program.ops[i].name == op_name)
+        return tuple(
+            self.program.ops[other.ops[position]].name
+            for other in self.structure.instances
+            if other.layer_class == instance.layer_class
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Pricing:
+    """What is known of all candidates during one solve; keys are (first, last, option, stages to the end - 1).
+
+    Attributes:
+        latency: lower limits, exact where `exact` has the key.
+        least_share: the smallest bound / objective of a solution that went in.
+        short: per option, the least bytes that are missing, and for which layers.
+    """
+
+    latency: FloatArray
+    exact: dict[tuple[int, int, int, int], SolvedStage] = field(default_factory=dict)
+    shapes: list[StageShapes] = field(default_factory=list)
+    least_share: float = 1.0
+    num_candidates: int = 0
+    short: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+
+    def note_share(self, stage: SolvedStage) -> None:
+        if stage.objective > 0 and np.isfinite(stage.objective):
+            self.least_share = min(self.least_share, stage.bound / stage.objective)
+
+    def note_short(self, option: int, num_bytes: float, first: int, last: int) -> None:
+        if 0 < num_bytes < np.inf:
+            self.short[option] = min(self.short.get(option, (np.inf, 0, 0)), (num_bytes, first, last))
+
+
+def _ignore(*_: object) -> None:
+    """A report that nobody reads."""
+
+
+def count_passing_bytes(program: Program, structure: ProgramStructure) -> list[float]:
+    """Per layer, bytes of one microbatch that pass the cut before it, in both directions."""
+    furthest: dict[int, tuple[int, int]] = {}
+    for op in program.ops:
+        if op.role is Role.UPDATE or op.layer < 0:
+            continue
+        for v in op.inputs:
+            if v is None or program.values[v].kind is not ValueKind.INTERMEDIATE:
+                continue
+            made = structure.producer_layer[v]
+            if made >= 0 and made != op.layer:
+                low, high = furthest.get(v, (made, made))
+                furthest[v] = (min(low, op.layer), max(high, op.layer))
+    passing = [0.0] * (program.num_layers + 1)
+    for v, (low, high) in furthest.items():
+        for cut in range(low + 1, high + 1):
+            passing[cut] += program.values[v].num_bytes
+    return passing
+
+
+def check_pins(program: Program, cluster: Cluster, pins: Sequence[Pin]) -> None:
+    """Find what is wrong with pins without solving.
+
+    Raises:
+        PinError: a pin names nothing that exists, or asks for something that cannot be.
+        PinConflictError: two pins contradict each other.
+    """
+    for pin in pins:
+        _check_pin(program, cluster, pin)
+    layers = sorted(
+        (int(p.subject), int(p.choice), p) for p in pins if p.kind is PinKind.LAYER_STAGE and p.subject is not None
+    )
+    for (a, stage_a, pin_a), (b, stage_b, pin_b) in zip(layers, layers[1:], strict=False):
+        if stage_a > stage_b or (stage_b - stage_a > b - a):
+            raise PinConflictError(
+                f"layer {a} is pinned to stage {stage_a} and layer {b} to stage {stage_b}, but stages hold layers in "
+                "order and none is empty. Unpin one of the two.",
+                (pin_a, pin_b),
+            )
+    count = next((p for p in pins if p.kind is PinKind.NUM_STAGES), None)
+    if count is not None:
+        for pin in pins:
+            stage = _find_stage(pin)
+            if stage is not None and stage >= int(count.choice):
+                raise PinConflictError(
+                    f"'{pin}' names stage {stage}, but '{count}' (stages are numbered from 0). Unpin one of the two.",
+                    (pin, count),
+                )
+
+
+def _find_stage(pin: Pin) -> int | None:
+    if pin.kind is PinKind.LAYER_STAGE:
+        return int(pin.choice)
+    if pin.kind in (PinKind.STAGE_SUBMESH, PinKind.LOGICAL_MESH) and pin.subject is not None:
+        return int(pin.subject)
+    return None
+
+
+def _check_pin(program: Program, cluster: Cluster, pin: Pin) -> None:
+    if pin.kind in (PinKind.STRATEGY, PinKind.SPEC):
+        find_pinned_layer(program, pin)
+        return
+    most = 1 if not program.has_gradient_marker else min(program.num_layers, cluster.num_devices)
+    stage = int(pin.choice) - 1 if pin.kind is PinKind.NUM_STAGES else _find_stage(pin)
+    if stage is not None and not 0 <= stage < most:
+        raise PinError(
+            f"Pin '{pin}': at most {most} stages are possible here ({program.num_layers} layers, "
+            f"{cluster.num_devices} devices{'' if program.has_gradient_marker else ', no gradient marker'})."
+        )
+    if pin.kind is PinKind.LAYER_STAGE and not 0 <= int(pin.subject or 0) < program.num_layers:
+        raise PinError(f"Pin '{pin}': the program has layers 0 to {program.num_layers - 1}.")
+    if pin.kind in (PinKind.STAGE_SUBMESH, PinKind.LOGICAL_MESH):
+        meshes = [m for shape in enumerate_submeshes(cluster) for m in enumerate_logical_meshes(cluster, shape)]
+        known = {str(m.submesh) if pin.kind is PinKind.STAGE_SUBMESH else str(m): None for m in meshes}
+        if pin.choice not in known:
+            raise PinError(f"Pin '{pin}': there is no such shape on {cluster.name!r}. Possible: {', '.join(known)}.")

@@ -20,6 +20,7 @@ from alpaviz.intra.problem import ShardingSolution, SolveStatus
 from alpaviz.intra.restrict import restrict_layers
 from alpaviz.intra.solvers import solve_problem
 from alpaviz.intra.stage_problem import (
+    GroupKey,
     Restriction,
     StagePrice,
     StageProblem,
@@ -57,6 +58,7 @@ class StageSolver:
         self.num_solved = 0
         self._problems: dict[int, LayerProblem] = {}
         self._solved: dict[tuple[StageShape, int | None], SolvedStage] = {}
+        self._least_bytes: dict[tuple[GroupKey, int], float] = {}
 
     @property
     def problems(self) -> Mapping[int, LayerProblem]:
@@ -94,24 +96,42 @@ class StageSolver:
         if len(line) == 1:
             return
         last = self.find(line[-1], None, np.inf, should_stop)
-        if len(line) == 2:
+        if len(line) == 2 or first.price is None or last.price is None:
             return
-        problem = self.build(line[-1])
-        at_end = problem.problem.price(first.choice) if first.choice else np.inf
-        if first.choice and at_end <= last.objective * (1 + TOLERANCE):
+        at_end = self.build(line[-1])
+        if at_end.problem.price(first.choice) <= last.objective * (1 + TOLERANCE):
+            far = at_end.price(first.choice)
+            begin, end = _counts(line[0]), _counts(line[-1])
             for shape in line[1:-1]:
-                self._solved[shape, None] = self._price_known(shape, first, last)
+                share = float((_counts(shape) - begin) @ (end - begin) / ((end - begin) @ (end - begin)))
+                self._solved[shape, None] = _interpolate(first, last, far, share)
             return
         middle = len(line) // 2
         self._solve_line(line[: middle + 1], should_stop)
         self._solve_line(line[middle:], should_stop)
 
-    def _price_known(self, shape: StageShape, known: SolvedStage, other: SolvedStage) -> SolvedStage:
-        problem = self.build(shape)
-        objective = problem.problem.price(known.choice)
-        # Concave between two solved ends: the bound's share of the objective is at least the smaller of theirs.
-        share = min(known.bound / known.objective, other.bound / other.objective) if known.objective > 0 else 1.0
-        return SolvedStage(known.choice, problem.price(known.choice), objective, objective * share, known.solver)
+    def count_least_bytes(self, shape: StageShape, in_flight: int) -> float:
+        """Bytes on each device that no choice for `shape` can go below; inf where pins leave nothing.
+
+        Copies of parameters that another stage owns are not counted.
+        """
+        if _is_impossible(shape):
+            return float("inf")
+        return sum(count * self._count_least_group_bytes(key, in_flight) for key, count in shape.groups)
+
+    def _count_least_group_bytes(self, key: GroupKey, in_flight: int) -> float:
+        if (key, in_flight) not in self._least_bytes:
+            layer_class, restriction = key
+            allowed = dict(restriction)
+            total = 0.0
+            for position, variable in enumerate(self.problems[layer_class].variables):
+                usage = variable.parameter_bytes + variable.optimizer_bytes + variable.gradient_bytes
+                usage = usage + in_flight * variable.activation_bytes
+                if position in allowed:
+                    usage = usage[list(allowed[position])]
+                total += float(usage.min())
+            self._least_bytes[key, in_flight] = total
+        return self._least_bytes[key, in_flight]
 
     def find(
         self, shape: StageShape, in_flight: int | None, memory_limit: float, should_stop: Callable[[], bool]
@@ -123,6 +143,9 @@ class StageSolver:
             free = self.find(shape, None, np.inf, should_stop)
             if free.price is None or free.price.count_bytes(in_flight) <= memory_limit:
                 return free
+            least = self.count_least_bytes(shape, in_flight)
+            if least > memory_limit:
+                return SolvedStage((), None, np.inf, np.inf, "memory", least - memory_limit)
         key = (shape, in_flight)
         if key not in self._solved:
             self._solved[key] = self._solve(shape, in_flight, memory_limit, should_stop)
@@ -146,6 +169,27 @@ def _read_solution(problem: StageProblem, solution: ShardingSolution) -> SolvedS
         return SolvedStage((), None, np.inf, np.inf, solution.solver, solution.bytes_short)
     return SolvedStage(
         solution.choice, problem.price(solution.choice), solution.objective, solution.bound, solution.solver
+    )
+
+
+def _interpolate(first: SolvedStage, last: SolvedStage, far: StagePrice, share: float) -> SolvedStage:
+    """`first`'s choice between its own stage and the far end, where it costs `far`: everything is linear between.
+
+    The optimum is concave along the line, so it is at least the interpolated bound of the two ends.
+    """
+    assert first.price is not None, "a solved end has a price"
+
+    def between(a: float, b: float) -> float:
+        return (1 - share) * a + share * b
+
+    near = first.price
+    price = StagePrice(
+        between(near.micro_s, far.micro_s), between(near.once_s, far.once_s),
+        between(near.parameter_bytes, far.parameter_bytes), between(near.optimizer_bytes, far.optimizer_bytes),
+        between(near.gradient_bytes, far.gradient_bytes), between(near.activation_bytes, far.activation_bytes),
+    )  # fmt: skip
+    return SolvedStage(
+        first.choice, price, between(first.objective, last.objective), between(first.bound, last.bound), first.solver
     )
 
 

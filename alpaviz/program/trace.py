@@ -55,6 +55,25 @@ def trace_program(
     Raises:
         InvalidStepError: `step` is not a function, cannot be traced, has side effects, or the batch does not divide.
     """
+    return retrace(
+        make_recipe(
+            step, state, batch, num_microbatches=num_microbatches, num_layers=num_layers, batch_axes=batch_axes,
+            name=name,
+        )
+    )  # fmt: skip
+
+
+def make_recipe(
+    step: Callable[..., Any],
+    state: Any,
+    batch: tuple[Any, ...],
+    *,
+    num_microbatches: int,
+    num_layers: int | None,
+    batch_axes: Any,
+    name: str | None,
+) -> TraceRecipe:
+    """Check the arguments of `trace_program` and replace arrays by their shapes; traces nothing."""
     if not callable(step):
         raise InvalidStepError(
             f"The training step must be a function of (state, *batch), not {type(step).__name__} ({step!r:.80})."
@@ -62,10 +81,9 @@ def trace_program(
     if not isinstance(num_microbatches, int) or num_microbatches < 1:
         raise InvalidStepError(f"num_microbatches must be a whole number of at least 1, not {num_microbatches!r}.")
     label = name or getattr(step, "__name__", type(step).__name__)
-    recipe = TraceRecipe(
+    return TraceRecipe(
         step, _abstract(state), tuple(_abstract(b) for b in batch), num_microbatches, num_layers, batch_axes, label
     )
-    return retrace(recipe)
 
 
 def retrace(recipe: TraceRecipe) -> Program:
