@@ -228,9 +228,6 @@ class PlanningSession:
                 )
                 stage = int(pin.subject)
                 options[stage] = options.get(stage, fitting) & fitting
-        least = max([*layer_stage.values(), *options], default=-1) + 1
-        if count is None and least > 1:
-            return StageConstraints(None, layer_stage, options)
         return StageConstraints(count, layer_stage, options)
 
     def _explain(self, pins: tuple[Pin, ...], pricing: _Pricing, should_stop: Callable[[], bool]) -> None:

@@ -93,11 +93,13 @@ def choose_stages(
     """
     constraints = constraints or StageConstraints()
     if constraints.is_by_stage:
-        counts = [constraints.num_stages] if constraints.num_stages else range(1, table.max_stages + 1)
+        # A stage that a pin names must exist.
+        least = 1 + max([*constraints.layer_stage.values(), *constraints.stage_options])
+        counts = [constraints.num_stages] if constraints.num_stages else range(least, table.max_stages + 1)
         choices = [
             _search(_restrict(table, constraints, count), num_devices, num_microbatches, count)
             for count in counts
-            if count <= table.max_stages
+            if least <= count <= table.max_stages
         ]
         return min(choices, key=lambda c: c.objective, default=StageChoice((), float("inf")))
     return _search(table.latency, num_devices, num_microbatches, constraints.num_stages, table.sizes)
