@@ -19,6 +19,8 @@ CALLS = frozenset(
     }
 )  # fmt: skip
 PLAIN_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
+RECOMPUTED = "alpaviz_recomputed"
+"""Scope of what a `jax.checkpoint` region does again in the backward pass."""
 _REMAT = frozenset({"remat2", "checkpoint", "remat"})
 
 
@@ -75,8 +77,10 @@ class _Inliner:
 
     def _inline_call(self, eqn: Any, inputs: list[Any]) -> list[Any]:
         body = _find_body(eqn.params)
-        if eqn.primitive.name in _REMAT and eqn.params.get("differentiated") and eqn.params.get("prevent_cse", True):
-            inputs = [self._add_barrier(eqn, v) for v in inputs]
+        if eqn.primitive.name in _REMAT and eqn.params.get("differentiated"):
+            eqn = internals.add_scope(eqn, RECOMPUTED)
+            if eqn.params.get("prevent_cse", True):
+                inputs = [self._add_barrier(eqn, v) for v in inputs]
         consts: list[Any] = []
         # jax 0.12 has one class for open and closed jaxprs; an open one has no constants.
         for const, variable in zip(getattr(body, "consts", ()) or (), getattr(body, "jaxpr", body).constvars):

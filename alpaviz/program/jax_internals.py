@@ -62,6 +62,12 @@ def prepend_source(outer: Any, inner: Any, *, use_outer_traceback: bool) -> Any:
     return inner.replace(source_info=info)
 
 
+def add_scope(eqn: Any, scope: str) -> Any:
+    """`eqn` with one more scope at the end of its name stack."""
+    info = eqn.source_info
+    return eqn.replace(source_info=info.replace(name_stack=info.name_stack.extend(scope)))
+
+
 def read_source_line(eqn: Any) -> str:
     """`file.py:41` of the innermost frame that is the user's, or "" where JAX kept none."""
     frame = source_info_util.user_frame(eqn.source_info.traceback)

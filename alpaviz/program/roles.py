@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alpaviz.program import jax_internals as internals
+from alpaviz.program.flatten import RECOMPUTED
 from alpaviz.program.gradient import BOUNDARY, EXIT, SCOPE_PREFIX, SEED
 from alpaviz.program.program import Role
 
@@ -85,7 +86,7 @@ def _find_roles(eqns: Sequence[Any], batch_vars: set[Any], warnings: list[str]) 
                 return None
             from_exit.update(eqn.outvars)
             roles.append(Role.UPDATE)
-        elif eqn.primitive is SEED or any(v in from_seed for v in inputs):
+        elif eqn.primitive is SEED or any(v in from_seed for v in inputs) or RECOMPUTED in internals.read_scopes(eqn):
             from_seed.update(eqn.outvars)
             roles.append(Role.BACKWARD)
         elif any(v in to_exit for v in eqn.outvars):
@@ -130,7 +131,7 @@ def _remove_markers(
 
 def _is_for_people(scope: str) -> bool:
     """Whether a scope was set by the user or a framework, not by us, by `jnp.einsum` or by `jax.checkpoint`."""
-    return not scope.startswith(SCOPE_PREFIX) and "->" not in scope and scope not in ("rematted_computation", "checkpoint")
+    return not scope.startswith(SCOPE_PREFIX) and "->" not in scope and scope not in ("rematted_computation", "checkpoint", RECOMPUTED)
 
 
 def _read_group(scopes: tuple[str, ...]) -> int | None:
