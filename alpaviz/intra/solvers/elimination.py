@@ -7,6 +7,7 @@ Source: Dechter, Bucket elimination: a unifying framework for reasoning, 1999.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,23 +43,28 @@ def plan_elimination(network: Network, most_entries: float = float("inf")) -> El
         near[e.u].add(e.v)
         near[e.v].add(e.u)
     score = [weight[v] + sum(weight[w] for w in near[v]) for v in range(len(weight))]
-    left = set(range(len(weight)))
+    queue = [(s, v) for v, s in enumerate(score)]
+    heapq.heapify(queue)
+    gone = [False] * len(weight)
     scopes: list[tuple[int, ...]] = []
     entries, largest = 0.0, 0.0
-    while left:
-        v = min(left, key=lambda x: (score[x], x))
-        entries += 2.0 ** score[v]
-        largest = max(largest, 2.0 ** score[v])
+    while queue:
+        s, v = heapq.heappop(queue)
+        if gone[v] or s != score[v]:
+            continue
+        entries += 2.0**s
+        largest = max(largest, 2.0**s)
         if entries > most_entries:
             return None
+        gone[v] = True
         around = near[v]
         scopes.append((v, *sorted(around)))
-        left.remove(v)
         for w in around:
             near[w] |= around
             near[w] -= {v, w}
         for w in around:
             score[w] = weight[w] + sum(weight[x] for x in near[w])
+            heapq.heappush(queue, (score[w], w))
     return Elimination(tuple(scopes), entries, largest)
 
 

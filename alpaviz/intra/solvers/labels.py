@@ -1,7 +1,7 @@
 """All choices within a gap, kept only where neither cost nor memory is beaten: closes what Lagrange leaves open.
 
 A label is a filling-in of one bucket's subtree: its cost, its bytes per memory row, and where it came from. With memory
-priced by multipliers, `BucketTree` knows exactly what the rest costs at least, so a label lives only if some completion
+priced by multipliers, `SparseTree` knows exactly what the rest costs at least, so a label lives only if some completion
 could be below the target, and only if no other label with the same outlook is as cheap and as small.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from alpaviz.intra.problem import FloatArray
-from alpaviz.intra.solvers.elimination import BucketTree
 from alpaviz.intra.solvers.network import BoolArray, IntArray, Network
+from alpaviz.intra.solvers.sparse import SparseTree
 from alpaviz.intra.solvers.watch import Watch
 
 _NEIGHBOURS_COMPARED = 24
@@ -21,12 +21,12 @@ _NEIGHBOURS_COMPARED = 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Labels:
-    """Labels of one bucket, sorted by separator cell.
+    """Labels of one bucket, sorted by line of its message.
 
-    `excess` is how much more than the cheapest filling-in of the cell; `children[j]` indexes the j-th child's labels.
+    `excess` is how much more than the cheapest filling-in of the line; `children[j]` indexes the j-th child's labels.
     """
 
-    cell: IntArray  # (labels,) flat index into the bucket's message
+    cell: IntArray  # (labels,) line of the bucket's message
     excess: FloatArray  # (labels,)
     memory: FloatArray  # (labels, rows)
     value: IntArray  # (labels,) candidate of the bucket's variable
@@ -48,24 +48,24 @@ class Enumeration:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelSearch:
-    """Cheapest legal choice of `network` below a target; `tree` holds its completions with memory priced.
+    """Cheapest legal choice of a network below a target; `tree` holds its completions with memory priced.
 
     Attributes:
+        constant: what a choice costs, memory priced, beyond its cost in the tree's network.
         multipliers: (rows,), price of a byte of each row, as used for `tree`.
         rounding: costs that differ by no more are taken as equal.
         most_labels: limit on the labels of one bucket.
     """
 
-    network: Network
-    tree: BucketTree
+    tree: SparseTree
+    constant: float
     multipliers: FloatArray
     rounding: float
     most_labels: int
 
     def run(self, target: float, watch: Watch) -> Enumeration:
         """Every legal choice cheaper than `target` is looked at, or one that is no worse."""
-        bound = self.tree.optimum - float(self.multipliers @ self.network.limits)
-        room = target - bound
+        room = target - self.bound
         scopes, children = self.tree.plan.scopes, self._list_children()
         least = self._sum_least_memory(children)
         found: list[_Labels] = []
@@ -85,6 +85,15 @@ class LabelSearch:
         if joined is None:
             return Enumeration(None, float("inf"), is_complete=False)
         return self._read_best(joined, roots, children, found)
+
+    @property
+    def network(self) -> Network:
+        return self.tree.network
+
+    @property
+    def bound(self) -> float:
+        """Of every legal choice."""
+        return self.tree.optimum + self.constant - float(self.multipliers @ self.network.limits)
 
     def _list_children(self) -> list[list[int]]:
         children: list[list[int]] = [[] for _ in self.tree.parents]
@@ -107,40 +116,30 @@ class LabelSearch:
         self, i: int, children: list[int], found: list[_Labels], room: float, least: FloatArray
     ) -> _Labels | None:
         """Labels of bucket `i` from those of its children; None where there are too many."""
-        scope, total = self.tree.plan.scopes[i], self.tree.totals[i]
-        above_optimum = total - self.tree.optimum
-        cells = np.flatnonzero(above_optimum.ravel() <= room)
-        places = np.unravel_index(cells, total.shape)
-        at = [self._index_cells(scope, self.tree.plan.scopes[c][1:], places) for c in children]
-        variable, value = scope[0], places[0]
+        table, above_optimum = self.tree.tables[i], self.tree.totals[i] - self.tree.optimum
+        rows = np.flatnonzero(above_optimum <= room)
+        variable = self.tree.plan.scopes[i][0]
+        value = table.at[variable][rows]
         memory = self.network.usage[:, self.network.offsets[variable] + value].T
         own = least[i] - sum(least[c] for c in children)
-        joined = self._join(
-            np.arange(len(cells)), above_optimum.ravel()[cells], children, at, found, room, memory, least, own
-        )
+        at = [table.children[c][rows] for c in children]
+        joined = self._join(np.arange(len(rows)), above_optimum[rows], children, at, found, room, memory, least, own)
         if joined is None:
             return None
         row, bound, memory, pointers = joined
-        separator = self._index_cells(scope, scope[1:], places)[row]
-        lowest = above_optimum.min(axis=0).ravel()
-        excess = bound - lowest[separator]
-        keep = self._find_undominated(separator, excess, memory)
-        count = int(lowest.size)
+        line = table.line[rows][row]
+        lowest = np.full(len(table.message), np.inf)
+        np.minimum.at(lowest, table.line, above_optimum)
+        excess = bound - lowest[line]
+        keep = self._find_undominated(line, excess, memory)
         return _Labels(
-            cell=separator[keep],
+            cell=line[keep],
             excess=excess[keep],
             memory=memory[keep],
             value=value[row[keep]],
             children=tuple(p[keep] for p in pointers),
-            first=np.searchsorted(separator[keep], np.arange(count + 1)).astype(np.int64),
+            first=np.searchsorted(line[keep], np.arange(len(table.message) + 1)).astype(np.int64),
         )
-
-    def _index_cells(self, scope: tuple[int, ...], wanted: tuple[int, ...], places: tuple[IntArray, ...]) -> IntArray:
-        """Flat index over `wanted` of the cells of a table over `scope`."""
-        index = np.zeros(len(places[0]), dtype=np.int64)
-        for v in wanted:
-            index = index * int(self.network.sizes[v]) + places[scope.index(v)]
-        return index
 
     def _join(
         self,
@@ -203,7 +202,7 @@ class LabelSearch:
         legal = (memory <= self.network.limits * (1.0 + 1e-12)).all(axis=1)
         if not legal.any():
             return Enumeration(None, float("inf"), is_complete=True)
-        cost = np.where(legal, self.tree.optimum + bound - memory @ self.multipliers, np.inf)
+        cost = np.where(legal, self.tree.optimum + self.constant + bound - memory @ self.multipliers, np.inf)
         best = int(cost.argmin())
         choice = np.zeros(self.network.num_variables, dtype=np.int64)
         todo = [(root, int(pointer[best])) for root, pointer in zip(roots, pointers, strict=True)]

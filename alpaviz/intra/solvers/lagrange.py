@@ -12,31 +12,29 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from alpaviz.intra.problem import FloatArray
-from alpaviz.intra.solvers.elimination import eliminate, plan_elimination
+from alpaviz.intra.solvers.enumeration import QUICK, enumerate_legal
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.messages import MessagePassing
-from alpaviz.intra.solvers.network import IntArray, Network, keep_candidates
+from alpaviz.intra.solvers.network import BoolArray, IntArray, Network, keep_candidates
 from alpaviz.intra.solvers.search import Assignment
+from alpaviz.intra.solvers.sparse import grow_tree
 from alpaviz.intra.solvers.watch import Watch
 
 _MOST_PRICINGS = 40
-_ENTRIES_TO_ELIMINATE = 3e5
-_MOST_ROUNDS = 12
+_MOST_ROWS = 40_000
+_SWEEPS = 24
 _CUTS_COMBINED = 14
 _MOST_EFFORT = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pricing:
-    """Best multipliers found: `bound` holds for every legal choice of the network that `network` is a part of.
-
-    `seen` are the choices met on the way, over and under the limits, in the problem's indices.
-    """
+    """Best multipliers found: `bound` holds for every legal choice of the network that `network` is a part of."""
 
     network: Network
+    messages: MessagePassing
     multipliers: FloatArray
     bound: float
-    seen: tuple[tuple[int, ...], ...]
 
 
 @dataclass(slots=True)
@@ -81,7 +79,7 @@ def price_memory(network: Network, incumbent: Incumbent, watch: Watch, start: In
         _climb_by_cuts(state)
     else:
         _climb_by_steps(state)
-    return Pricing(state.network, state.best, state.bound, tuple(cuts.choices))
+    return Pricing(state.network, state.messages, state.best, state.bound)
 
 
 class _State:
@@ -110,57 +108,61 @@ class _State:
                 self.incumbent.offer(self.network, assignment.choice)
                 self.note_choice(assignment.choice)
 
-    def evaluate(self, scaled: FloatArray, ceiling: float) -> tuple[FloatArray, bool]:
-        """Bound at multipliers `scaled`; `ceiling` is what cuts allow at most.
+    def evaluate(self, scaled: FloatArray) -> tuple[FloatArray, bool]:
+        """Bound at multipliers `scaled`.
 
         Returns how far the cheapest choice found is over each limit (scaled), and whether its plane is new.
         """
         multipliers = scaled / self.cuts.scale
-        unary = self.network.unary + multipliers @ self.network.usage
         discount = float(multipliers @ self.network.limits)
-        plan = plan_elimination(self.network, _ENTRIES_TO_ELIMINATE)
-        solved = None if plan is None else eliminate(self.network, plan, unary)
-        if solved is not None:
-            bound, choice = solved[0] - discount, solved[1]
+        unary = self.network.unary + multipliers @ self.network.usage
+        self.messages.set_unary(unary)
+        target = self.incumbent.target + discount
+        grown = grow_tree(
+            self.messages, target, self.watch, _MOST_ROWS * self.effort, _SWEEPS * self.effort, whole=False
+        )
+        if grown is not None and np.isfinite(grown.tree.optimum):
+            bound, choice = grown.optimum - discount, grown.tree.find_choice()
+            forced = np.minimum(grown.tree.find_marginals() + grown.constant, grown.target)
+            forced = np.maximum(forced, self.messages.forced)
         else:
-            bound, choice = self._pass_messages(unary, discount, ceiling)
+            bound, choice = self.messages.bound - discount, self._pick(unary)
+            forced = self.messages.forced
+            if grown is not None:
+                bound = self.incumbent.target
         if bound > self.bound:
             self.bound, self.best = bound, multipliers
         self.watch.report(self.incumbent.objective, min(self.bound, self.incumbent.objective))
         over = (self.network.measure_memory(choice) - self.network.limits) / self.cuts.scale
         is_new = self.note_choice(choice)
         self.mend(choice)
-        if plan is None:
-            self._shrink(discount)
+        if is_new and self.bound < self.incumbent.target and len(self.cuts.choices) > 2:
+            self._mix()
+        if self.bound < self.incumbent.target:
+            self._shrink(forced < self.incumbent.target + discount)
         return over, is_new
 
-    def _pass_messages(self, unary: FloatArray, discount: float, ceiling: float) -> tuple[float, IntArray]:
-        self.messages.set_unary(unary)
-        best_choice, best_cost, before = np.zeros(0, np.int64), np.inf, -np.inf
-        for i in range(_MOST_ROUNDS * self.effort):
-            self.messages.run(2)
-            assignment = Assignment(self.network, self.messages.pick(is_forward=True), unary)
-            assignment.descend()
-            cost = assignment.price() - discount
-            if cost < best_cost:
-                best_cost, best_choice = cost, assignment.choice
-            bound = self.messages.bound - discount
-            close = 1e-7 * abs(best_cost)
-            if best_cost - bound <= close or bound >= self.incumbent.target or self.watch.is_over():
-                break
-            if i >= 2 and bound - before < 0.05 / self.effort * (min(best_cost, ceiling) - bound):
-                break
-            before = bound
-        return self.messages.bound - discount, best_choice
+    def _mix(self) -> None:
+        """Look for the best legal mixture of the choices seen: half the layers as in one, half as in another."""
+        owner = np.repeat(np.arange(self.network.num_variables), self.network.sizes)
+        keep = np.zeros(len(self.network.unary), dtype=np.bool_)
+        for choice in self.cuts.choices:
+            keep |= self.network.kept == np.array(choice)[owner]
+        mixed = keep_candidates(self.network, keep)
+        if mixed is not None:
+            enumerate_legal(mixed, self.messages, self.best, self.incumbent, self.watch, QUICK)
 
-    def _shrink(self, discount: float) -> None:
+    def _pick(self, unary: FloatArray) -> IntArray:
+        assignment = Assignment(self.network, self.messages.pick(is_forward=True), unary)
+        assignment.descend()
+        return assignment.choice
+
+    def _shrink(self, keep: BoolArray) -> None:
         """Drop candidates that no better legal choice takes."""
-        target = self.incumbent.target
-        keep = self.messages.forced - discount < target
-        if keep.mean() < 0.8:
+        if keep.mean() < 0.9:
             pruned = keep_candidates(self.network, keep)
             if pruned is None:
-                self.bound = max(self.bound, target)
+                self.bound = max(self.bound, self.incumbent.target)
                 return
             messages = MessagePassing(pruned)
             messages.copy_messages(self.messages)
@@ -175,7 +177,7 @@ def _climb_by_cuts(state: _State) -> None:
             return
         if (scaled >= cap).any() and cap < 1e9 * max(abs(state.cuts.costs[0]), 1e-12):
             cap *= 10.0
-        _, is_new = state.evaluate(scaled, height)
+        _, is_new = state.evaluate(scaled)
         if state.bound >= state.incumbent.target:
             return
         if not is_new:
@@ -191,7 +193,7 @@ def _climb_by_steps(state: _State) -> None:
     pace = 1.0
     for _ in range(3 * _MOST_PRICINGS):
         before = state.bound
-        over, _ = state.evaluate(scaled, np.inf)
+        over, _ = state.evaluate(scaled)
         if state.bound >= state.incumbent.target or state.watch.is_over() or pace < 1e-3:
             return
         if state.bound <= before + 1e-6 * abs(before):

@@ -51,9 +51,7 @@ def minimise_marginals(
     values = _find_values(network, start, wanted, Watch("marginals", None, None, should_stop))
     for v, marginal in zip(wanted, found, strict=True):
         candidates = slice(int(network.offsets[v]), int(network.offsets[v + 1]))
-        marginal[network.kept[candidates]] = np.where(
-            values[candidates] > network.ceiling, np.inf, values[candidates]
-        )
+        marginal[network.kept[candidates]] = np.where(values[candidates] > network.ceiling, np.inf, values[candidates])
         marginal[solution.choice[v]] = solution.objective
     return tuple(found)
 

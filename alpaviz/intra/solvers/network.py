@@ -5,7 +5,7 @@ Every pass that drops candidates returns a new network; `kept` is the way back t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ class Network:
         limits: (memory rows,), bytes; rows that no choice can exceed are left out.
         kept: (candidates of all variables,), each candidate's index in the problem.
         ceiling: no legal choice costs more; forbidden entries are finite, but take any choice above it.
+        sizes: (variables,), number of candidates.
     """
 
     unary: FloatArray
@@ -38,14 +39,14 @@ class Network:
     limits: FloatArray
     kept: IntArray
     ceiling: float
+    sizes: IntArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", np.diff(self.offsets))
 
     @property
     def num_variables(self) -> int:
         return len(self.offsets) - 1
-
-    @property
-    def sizes(self) -> IntArray:
-        return np.diff(self.offsets)
 
     def price(self, choice: IntArray) -> float:
         """Cost of `choice` (one index per variable, among the candidates left)."""

@@ -12,8 +12,9 @@ from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.solvers.elimination import eliminate, plan_elimination
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.messages import MessagePassing
-from alpaviz.intra.solvers.network import BoolArray, IntArray, Network, keep_candidates
+from alpaviz.intra.solvers.network import IntArray, Network, keep_candidates
 from alpaviz.intra.solvers.search import Assignment
+from alpaviz.intra.solvers.sparse import GrownTree, TreeGrower
 from alpaviz.intra.solvers.watch import Watch
 
 _FIRST_ENTRIES = 2e5
@@ -21,6 +22,10 @@ _MOST_ENTRIES = 2e7
 _ENTRIES_BEFORE_BRANCHING = 6e8
 _LARGEST_TABLE = 3e7
 _SWEEPS_A_ROUND = 4
+_SWEEPS_A_TRY = 8
+_ROWS_PER_SWEEP = 300
+_SWEEPS_BEFORE_GIVING_UP = 32
+_MOST_ROWS = 20_000
 
 
 def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: MessagePassing | None = None) -> float:
@@ -32,16 +37,23 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
     messages = MessagePassing(network)
     if parent is not None:
         messages.copy_messages(parent)
-    entries, proven = _FIRST_ENTRIES, -np.inf
+    grower = TreeGrower(messages)
+    entries, proven, sweeps = _FIRST_ENTRIES, -np.inf, 0
     while True:
         stalled = _run_round(messages, network, incumbent, watch)
+        sweeps += _SWEEPS_A_ROUND
         proven = max(proven, messages.bound)
         watch.report(incumbent.objective, min(proven, incumbent.objective))
         if proven >= incumbent.target or watch.is_over():
             return proven
-        pruned = keep_candidates(network, find_hopeful(network, messages.forced, incumbent.target))
+        if incumbent.choice and sweeps % _SWEEPS_A_TRY == 0:
+            grown = grower.attempt(incumbent.target, min(_MOST_ROWS, _ROWS_PER_SWEEP * sweeps), watch)
+            if grown is not None:
+                return max(proven, _accept(grown, network, incumbent))
+        pruned = keep_candidates(network, messages.forced < incumbent.target)
         if pruned is None:
             return incumbent.target
+        stalled = stalled and sweeps >= _SWEEPS_BEFORE_GIVING_UP
         plan = plan_elimination(pruned, _ENTRIES_BEFORE_BRANCHING if stalled else entries)
         if plan is not None and plan.largest <= _LARGEST_TABLE:
             solved = eliminate(pruned, plan, watch=watch)
@@ -50,18 +62,22 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
             target = incumbent.target
             incumbent.offer(pruned, solved[1])
             return max(proven, min(target, solved[0]))
-        if len(pruned.unary) < 0.8 * len(network.unary):
+        if len(pruned.unary) < 0.6 * len(network.unary):
             shrunk = MessagePassing(pruned)
             shrunk.copy_messages(messages)
-            network, messages = pruned, shrunk
+            network, messages, grower = pruned, shrunk, TreeGrower(shrunk)
         elif stalled:
             return _branch(pruned, messages, network, incumbent, watch, proven)
         entries = min(_MOST_ENTRIES, entries * 2.0)
 
 
-def find_hopeful(network: Network, forced: FloatArray, target: float) -> BoolArray:
-    """Candidates that some choice cheaper than `target` may take."""
-    return np.asarray(forced < target)
+def _accept(grown: GrownTree, network: Network, incumbent: Incumbent) -> float:
+    """Offer the tree's optimum; returns the bound that the tree proves."""
+    if np.isfinite(grown.tree.optimum):
+        target = incumbent.target
+        incumbent.offer(network, grown.tree.find_choice())
+        return min(target, grown.optimum)
+    return grown.target
 
 
 def _run_round(messages: MessagePassing, network: Network, incumbent: Incumbent, watch: Watch) -> bool:

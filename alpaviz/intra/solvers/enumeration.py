@@ -1,0 +1,80 @@
+"""Looks at all legal choices within a gap: sparse tables at given prices of a byte, then labels on their rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from alpaviz.intra.problem import FloatArray
+from alpaviz.intra.solvers.incumbent import Incumbent
+from alpaviz.intra.solvers.labels import LabelSearch
+from alpaviz.intra.solvers.messages import MessagePassing
+from alpaviz.intra.solvers.network import Network
+from alpaviz.intra.solvers.sparse import grow_tree
+from alpaviz.intra.solvers.watch import Watch
+
+_FEW_LABELS = 30_000
+_MOST_LABELS = 1_500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How hard to try.
+
+    `depths` are shares of the gap that are searched in turn, each with the most labels of a bucket: a choice found
+    within a share is the optimum, whatever lies beyond; where little is left, all is searched at once.
+    """
+
+    most_rows: int
+    most_sweeps: int
+    depths: tuple[tuple[float, int], ...]
+
+
+QUICK = Effort(40_000, 12, ((1.0, _FEW_LABELS),))
+THOROUGH = Effort(
+    1_000_000,
+    100,
+    ((1.0, _FEW_LABELS), (0.02, _MOST_LABELS), (0.1, _MOST_LABELS), (0.3, _MOST_LABELS), (1.0, _MOST_LABELS)),
+)
+
+
+def enumerate_legal(
+    network: Network,
+    hints: MessagePassing,
+    multipliers: FloatArray,
+    incumbent: Incumbent,
+    watch: Watch,
+    effort: Effort,
+) -> float:
+    """Improve `incumbent` by looking at all legal choices of `network` within the gap; returns a bound on them.
+
+    `hints` are messages of this network, or of one that this is a part of.
+    """
+    messages = MessagePassing(network)
+    messages.copy_messages(hints)
+    messages.set_unary(network.unary + multipliers @ network.usage)
+    discount = float(multipliers @ network.limits)
+    grown = grow_tree(messages, incumbent.target + discount, watch, effort.most_rows, effort.most_sweeps, whole=True)
+    if grown is None:
+        return messages.bound - discount
+    if not np.isfinite(grown.tree.optimum):
+        return incumbent.target
+    bound = first = grown.optimum - discount
+    rounding = max(incumbent.slack, 1e-15 * abs(bound)) / (4.0 * network.num_variables)
+    for depth, most_labels in effort.depths:
+        target = first + depth * (incumbent.target - first)
+        if target <= bound:
+            continue
+        search = LabelSearch(grown.tree, grown.constant, multipliers, rounding, most_labels)
+        found = search.run(target, watch)
+        if found.choice is not None:
+            incumbent.offer(network, found.choice)
+        if found.is_complete:
+            bound = min(target, incumbent.target)
+            watch.report(incumbent.objective, min(bound, incumbent.objective))
+        elif most_labels == effort.depths[-1][1] or watch.is_over():
+            break
+        if bound >= incumbent.target:
+            break
+    return bound

@@ -1,0 +1,91 @@
+"""Graphs that are easy to get wrong: dense, long, star-shaped, without any choice, without any cost."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from alpaviz.intra.problem import Edge, FloatArray, ShardingProblem, SolveStatus
+from alpaviz.intra.solvers import solve_problem
+from tests.sharding_problems import find_best_cost, limit_memory, make_training_step
+
+
+def draw_costs(seed: int, *shape: int) -> FloatArray:
+    """Costs over six orders of magnitude, as seconds are."""
+    return np.asarray(10.0 ** np.random.default_rng(seed).uniform(-7, -1, shape))
+
+
+def join(count: int, candidates: int, pairs: list[tuple[int, int]]) -> ShardingProblem:
+    unary = tuple(draw_costs(v, candidates) for v in range(count))
+    return ShardingProblem(
+        unary, tuple(Edge(u, v, draw_costs(1000 + 7 * u + v, candidates, candidates)) for u, v in pairs)
+    )
+
+
+def test_clique_of_eight_is_solved_as_brute_force_solves_it() -> None:
+    problem = join(8, 3, list(itertools.combinations(range(8), 2)))
+    assert solve_problem(problem, solver="exact").objective == pytest.approx(find_best_cost(problem), rel=1e-9)
+
+
+def test_long_chain_with_skips_is_proven_optimal() -> None:
+    problem = join(200, 8, [(i, i + hop) for hop in (1, 60) for i in range(200 - hop)])
+    solution = solve_problem(problem, solver="exact")
+    assert solution.status is SolveStatus.OPTIMAL
+    assert solution.gap <= 1e-9
+
+
+def test_star_of_two_hundred_leaves_costs_its_best_centre() -> None:
+    problem = join(201, 12, [(0, leaf) for leaf in range(1, 201)])
+    around = sum((e.cost + problem.unary[e.v]).min(axis=1) for e in problem.edges)
+    assert solve_problem(problem, solver="exact").objective == pytest.approx(float((problem.unary[0] + around).min()))
+
+
+def test_variables_of_one_candidate_leave_nothing_to_choose() -> None:
+    problem = join(30, 1, [(i, i + 1) for i in range(29)])
+    solution = solve_problem(problem)
+    assert solution.choice == (0,) * 30
+    assert solution.objective == problem.price((0,) * 30)
+
+
+def test_costs_of_zero_give_zero_and_are_proven() -> None:
+    problem = ShardingProblem((np.zeros(5),) * 40, tuple(Edge(i, i + 1, np.zeros((5, 5))) for i in range(39)))
+    solution = solve_problem(problem)
+    assert (solution.status, solution.objective, solution.bound) == (SolveStatus.OPTIMAL, 0.0, 0.0)
+
+
+def test_negative_costs_are_taken() -> None:
+    edges = (Edge(0, 1, np.array([[0.0, -3.0], [1.0, 0.0]])),)
+    assert solve_problem(ShardingProblem((np.array([-1.0, -2.0]), np.zeros(2)), edges)).objective == -4.0
+
+
+def test_problem_without_variables_costs_nothing() -> None:
+    assert solve_problem(ShardingProblem(())).objective == 0.0
+
+
+def test_forbidden_pairs_can_leave_no_choice() -> None:
+    differ = np.where(np.eye(2) == 1.0, np.inf, 0.0)
+    odd_cycle = tuple(Edge(u, v, differ) for u, v in ((0, 1), (1, 2), (0, 2)))
+    solution = solve_problem(ShardingProblem((np.zeros(2),) * 3, odd_cycle))
+    assert (solution.status, solution.choice, solution.bytes_short) == (SolveStatus.INFEASIBLE, (), 0.0)
+
+
+def test_training_step_is_proven_optimal() -> None:
+    solution = solve_problem(make_training_step(2), solver="exact")
+    assert solution.status is SolveStatus.OPTIMAL
+    assert solution.gap <= 1e-9
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.05])
+def test_training_step_is_proven_optimal_under_a_memory_limit(share: float) -> None:
+    free = make_training_step(1)
+    problem = limit_memory(free, share, solve_problem(free, solver="exact").choice)
+    solution = solve_problem(problem, solver="exact")
+    assert solution.status is SolveStatus.OPTIMAL
+    assert problem.measure_memory(solution.choice)[0] <= problem.memory[0].limit
+
+
+def test_same_problem_gives_the_same_choice_each_time() -> None:
+    problem = make_training_step(1)
+    assert solve_problem(problem).choice == solve_problem(problem).choice
