@@ -99,5 +99,5 @@ def test_malformed_problem_is_refused_by_name(problem: ShardingProblem, message:
 
 
 def test_unknown_solver_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SolverError, match="'simplex' is not known.*exact"):
+    with pytest.raises(SolverError, match=r"'simplex' is not known.*exact"):
         solve_problem(ShardingProblem((np.zeros(1),)), solver="simplex")

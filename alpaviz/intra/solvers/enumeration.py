@@ -11,7 +11,7 @@ from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.labels import LabelSearch
 from alpaviz.intra.solvers.messages import MessagePassing
 from alpaviz.intra.solvers.network import Network
-from alpaviz.intra.solvers.sparse import grow_tree
+from alpaviz.intra.solvers.sparse import GrownTree, TreeGrower, grow_tree
 from alpaviz.intra.solvers.watch import Watch
 
 _FEW_LABELS = 30_000
@@ -22,13 +22,15 @@ _MOST_LABELS = 1_500_000
 class Effort:
     """How hard to try.
 
-    `depths` are shares of the gap that are searched in turn, each with the most labels of a bucket: a choice found
-    within a share is the optimum, whatever lies beyond; where little is left, all is searched at once.
+    `parts` are shares of the gap to tabulate where the whole is too much. `depths` are shares of what is tabulated,
+    searched in turn, each with the most labels of a bucket: a choice found within a share is the optimum, whatever lies
+    beyond; where little is left, all is searched at once.
     """
 
     most_rows: int
     most_sweeps: int
     depths: tuple[tuple[float, int], ...]
+    parts: tuple[float, ...] = ()
 
 
 QUICK = Effort(40_000, 12, ((1.0, _FEW_LABELS),))
@@ -36,6 +38,7 @@ THOROUGH = Effort(
     1_000_000,
     100,
     ((1.0, _FEW_LABELS), (0.02, _MOST_LABELS), (0.1, _MOST_LABELS), (0.3, _MOST_LABELS), (1.0, _MOST_LABELS)),
+    (0.6, 0.35, 0.15),
 )
 
 
@@ -55,15 +58,19 @@ def enumerate_legal(
     messages.copy_messages(hints)
     messages.set_unary(network.unary + multipliers @ network.usage)
     discount = float(multipliers @ network.limits)
-    grown = grow_tree(messages, incumbent.target + discount, watch, effort.most_rows, effort.most_sweeps, whole=True)
+    target = incumbent.target + discount
+    grown = grow_tree(messages, target, watch, effort.most_rows, effort.most_sweeps, whole=True)
+    if grown is None and messages.bound < target:
+        grown = _grow_partly(messages, target, watch, effort)
     if grown is None:
         return messages.bound - discount
     if not np.isfinite(grown.tree.optimum):
-        return incumbent.target
+        return grown.target - discount
+    reach = float("inf") if grown.target >= target else grown.target - discount
     bound = first = grown.optimum - discount
     rounding = max(incumbent.slack, 1e-15 * abs(bound)) / (4.0 * network.num_variables)
     for depth, most_labels in effort.depths:
-        target = first + depth * (incumbent.target - first)
+        target = first + depth * (min(incumbent.target, reach) - first)
         if target <= bound:
             continue
         search = LabelSearch(grown.tree, grown.constant, multipliers, rounding, most_labels)
@@ -71,10 +78,20 @@ def enumerate_legal(
         if found.choice is not None:
             incumbent.offer(network, found.choice)
         if found.is_complete:
-            bound = min(target, incumbent.target)
+            bound = min(target, reach, incumbent.target)
             watch.report(incumbent.objective, min(bound, incumbent.objective))
         elif most_labels == effort.depths[-1][1] or watch.is_over():
             break
-        if bound >= incumbent.target:
+        if bound >= min(incumbent.target, reach):
             break
     return bound
+
+
+def _grow_partly(messages: MessagePassing, target: float, watch: Watch, effort: Effort) -> GrownTree | None:
+    """Tables of a part of the gap, where those of the whole are too large: they still raise the bound."""
+    grower = TreeGrower(messages, whole=True)
+    for share in effort.parts:
+        grown = grower.attempt(messages.bound + share * (target - messages.bound), effort.most_rows, watch)
+        if grown is not None or watch.is_over():
+            return grown
+    return None

@@ -21,7 +21,7 @@ class Incumbent:
 
     @property
     def slack(self) -> float:
-        return self.tolerance * abs(self.objective) if self.choice else 0.0
+        return 0.5 * self.tolerance * abs(self.objective) if self.choice else 0.0
 
     def offer(self, network: Network, choice: IntArray) -> bool:
         """Take `choice` if it is legal and better; memory limits are the caller's to check."""

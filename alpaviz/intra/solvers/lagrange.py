@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from alpaviz.intra.problem import FloatArray
+from alpaviz.intra.solvers.elimination import eliminate, plan_elimination
 from alpaviz.intra.solvers.enumeration import QUICK, enumerate_legal
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.messages import MessagePassing
@@ -23,6 +24,7 @@ from alpaviz.intra.solvers.watch import Watch
 _MOST_PRICINGS = 40
 _MOST_ROWS = 40_000
 _SWEEPS = 24
+_ENTRIES_TO_ELIMINATE = 2e5
 _CUTS_COMBINED = 14
 _MOST_EFFORT = 8
 
@@ -115,21 +117,7 @@ class _State:
         """
         multipliers = scaled / self.cuts.scale
         discount = float(multipliers @ self.network.limits)
-        unary = self.network.unary + multipliers @ self.network.usage
-        self.messages.set_unary(unary)
-        target = self.incumbent.target + discount
-        grown = grow_tree(
-            self.messages, target, self.watch, _MOST_ROWS * self.effort, _SWEEPS * self.effort, whole=False
-        )
-        if grown is not None and np.isfinite(grown.tree.optimum):
-            bound, choice = grown.optimum - discount, grown.tree.find_choice()
-            forced = np.minimum(grown.tree.find_marginals() + grown.constant, grown.target)
-            forced = np.maximum(forced, self.messages.forced)
-        else:
-            bound, choice = self.messages.bound - discount, self._pick(unary)
-            forced = self.messages.forced
-            if grown is not None:
-                bound = self.incumbent.target
+        bound, choice, forced = self._solve_priced(self.network.unary + multipliers @ self.network.usage, discount)
         if bound > self.bound:
             self.bound, self.best = bound, multipliers
         self.watch.report(self.incumbent.objective, min(self.bound, self.incumbent.objective))
@@ -141,6 +129,23 @@ class _State:
         if self.bound < self.incumbent.target:
             self._shrink(forced < self.incumbent.target + discount)
         return over, is_new
+
+    def _solve_priced(self, unary: FloatArray, discount: float) -> tuple[float, IntArray, FloatArray]:
+        """Bound, cheapest choice found, and bound per candidate (discount not taken off) at the priced costs."""
+        self.messages.set_unary(unary)
+        plan = plan_elimination(self.network, _ENTRIES_TO_ELIMINATE)
+        solved = None if plan is None else eliminate(self.network, plan, unary)
+        if solved is not None:
+            return solved[0] - discount, solved[1], self.messages.forced
+        target = self.incumbent.target + discount
+        most_rows, most_sweeps = _MOST_ROWS * self.effort, _SWEEPS * self.effort
+        grown = grow_tree(self.messages, target, self.watch, most_rows, most_sweeps, whole=False)
+        if grown is None:
+            return self.messages.bound - discount, self._pick(unary), self.messages.forced
+        forced = np.minimum(grown.tree.find_marginals() + grown.constant, grown.target)
+        if np.isfinite(grown.tree.optimum):
+            return grown.optimum - discount, grown.tree.find_choice(), np.maximum(forced, self.messages.forced)
+        return self.incumbent.target, self._pick(unary), forced
 
     def _mix(self) -> None:
         """Look for the best legal mixture of the choices seen: half the layers as in one, half as in another."""

@@ -138,7 +138,10 @@ def _word(problem: ShardingProblem, answer: _Answer, watch: Watch) -> ShardingSo
         return _word_nothing(problem, answer, watch)
     objective = problem.price(incumbent.choice)
     status = SolveStatus.OPTIMAL if answer.is_closed else SolveStatus.FEASIBLE
-    bound = min(objective, max(bound, objective * (1.0 - 1e-9) if answer.is_closed and objective > 0.0 else bound))
+    if answer.is_closed:
+        # Integer solvers have tolerances of their own; theirs may be a little wider than the bound they state.
+        bound = max(bound, objective - incumbent.tolerance * abs(objective))
+    bound = min(objective, bound)
     return ShardingSolution(status, incumbent.choice, objective, bound, answer.solver, watch.seconds, 0.0, answer.notes)
 
 

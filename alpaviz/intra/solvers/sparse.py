@@ -168,6 +168,7 @@ class _SparseElimination:
     def __init__(self, network: Network, plan: Elimination, room: float, most_rows: int, watch: Watch) -> None:
         self._network, self._plan, self._room, self._most_rows = network, plan, room, most_rows
         self._watch = watch
+        self._rows_held = 0
         self._place = {scope[0]: i for i, scope in enumerate(plan.scopes)}
         self._edges: list[list[tuple[int, int, FloatArray]]] = [[] for _ in plan.scopes]
         self._between: dict[tuple[int, int], FloatArray] = {}
@@ -182,6 +183,9 @@ class _SparseElimination:
             if self._watch.is_over():
                 raise _TooManyRows
             tables.append(self._join_bucket(i, scope, children[i], tables))
+            self._rows_held += len(tables[-1].below)
+            if self._rows_held > 4 * self._most_rows:
+                raise _TooManyRows
             if len(scope) > 1:
                 children[min(self._place[v] for v in scope[1:])].append(i)
         return tables
