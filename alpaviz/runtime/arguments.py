@@ -1,0 +1,78 @@
+"""Between a step's pytrees and a program's values: checking, slicing into microbatches, and putting results together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from alpaviz.errors import LaunchError
+from alpaviz.program.program import Program, ValueKind
+
+
+def flatten_arguments(program: Program, arguments: Sequence[Any]) -> list[Any]:
+    """The leaves of (state, *batch), checked against the program.
+
+    Raises:
+        LaunchError: another structure or another shape than was planned for; the message names the leaf.
+    """
+    leaves, structure = jax.tree.flatten(tuple(arguments))
+    if structure != program.in_tree:
+        raise LaunchError(
+            f"The step was planned for arguments of the structure {program.in_tree}, not {structure}. Pass the state and "
+            "batch in the form that the planner was given."
+        )
+    for leaf, v, axis in zip(leaves, program.inputs, program.batch_axes, strict=True):
+        value = program.values[v]
+        shape = list(value.shape)
+        if axis is not None:
+            shape[axis] *= program.num_microbatches
+        if tuple(np.shape(leaf)) != tuple(shape):
+            raise LaunchError(f"{value.name} has shape {tuple(np.shape(leaf))}; the plan is for {tuple(shape)}.")
+        if isinstance(leaf, jax.Array) and leaf.is_deleted():
+            raise LaunchError(
+                f"{value.name} has been deleted: it was donated to an earlier step. Keep the state that the step returned, "
+                "or launch with donate_state=False."
+            )
+    return leaves
+
+
+def slice_microbatch(program: Program, leaf: Any, position: int, microbatch: int) -> Any:
+    """The part of batch leaf `position` that belongs to `microbatch`; the whole leaf where it is not sliced."""
+    axis = program.batch_axes[position]
+    if axis is None or program.num_microbatches == 1:
+        return leaf
+    size = program.values[program.inputs[position]].shape[axis]
+    index = [slice(None)] * np.ndim(leaf)
+    index[axis] = slice(microbatch * size, (microbatch + 1) * size)
+    return leaf[tuple(index)]
+
+
+def is_batch(program: Program, position: int) -> bool:
+    """Whether input `position` is part of the batch."""
+    return program.values[program.inputs[position]].kind is ValueKind.BATCH
+
+
+def to_host(leaf: Any) -> Any:
+    """A batch leaf on the host, where it is sliced; PRNG keys stay arrays of JAX."""
+    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+        return leaf
+    return np.asarray(leaf)
+
+
+def assemble_results(program: Program, leaves: Sequence[Any], results: Mapping[int, Any]) -> Any:
+    """The step's result tree from the values that the stages gave; inputs and literals are passed through."""
+    by_input = dict(zip(program.inputs, leaves, strict=True))
+    outputs = []
+    for v, variable in zip(program.outputs, program.jaxpr.jaxpr.outvars, strict=True):
+        if v is None:
+            outputs.append(np.asarray(variable.val))
+        elif v in results:
+            outputs.append(results[v])
+        elif v in by_input:
+            outputs.append(by_input[v])
+        else:
+            outputs.append(program.jaxpr.consts[program.constants.index(v)])
+    return jax.tree.unflatten(program.out_tree, outputs)

@@ -1,0 +1,54 @@
+"""What a launched plan is to a user: a training step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from alpaviz.plan import Plan
+from alpaviz.program.program import Program
+
+MeasuredTimes = dict[int, dict[str, float]]
+"""By stage: `forward_s` and `backward_s` of one microbatch, `update_s`, and `step_s` of the whole step."""
+
+
+class Executable(ABC):
+    """A launched plan: `executable(state, *batch)` is the training step that it was traced from.
+
+    The user's arrays are never consumed, unless `launch` was told to donate the state. The state that a step returns can be
+    passed to the next without moving. Close it, or use it in a `with` block.
+    """
+
+    def __init__(self, plan: Plan, program: Program) -> None:
+        self.plan, self.program = plan, program
+        self.measured: MeasuredTimes | None = None
+
+    @abstractmethod
+    def __call__(self, state: Any, *batch: Any) -> Any:
+        """One training step; results in the structure of the step's."""
+
+    @abstractmethod
+    def place(self, state: Any) -> Any:
+        """`state` on the plan's devices, in the plan's layouts."""
+
+    @abstractmethod
+    def fetch(self, tree: Any) -> Any:
+        """`tree` (a state or a result) as arrays of the host."""
+
+    @abstractmethod
+    def profile(self, state: Any, *batch: Any) -> Any:
+        """One training step that waits after every chunk and fills `measured`; the step's results."""
+
+    @abstractmethod
+    def compiled_text(self, stage: int, part: str) -> str:
+        """HLO of a stage's `"forward"`, `"backward"` or `"update"` chunk (`"step"` of a stage that is the whole plan)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the devices back. Nothing of the launch goes on."""
+
+    def __enter__(self) -> Executable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,60 @@
+"""From a plan to something that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from alpaviz.errors import LaunchError, PlanMismatchError
+from alpaviz.plan import Plan
+from alpaviz.plan_check import validate_plan
+from alpaviz.program.program import Program
+from alpaviz.runtime.executable import Executable
+from alpaviz.runtime.meshes import count_needed_devices
+
+
+def launch(
+    plan: Plan,
+    program: Program,
+    *,
+    backend: str = "auto",
+    devices: Sequence[Any] | None = None,
+    donate_state: bool = False,
+    **ray_options: Any,
+) -> Executable:
+    """Run `plan` on devices.
+
+    Args:
+        program: the traced step that the plan was made for.
+        backend: `"local"` (devices of this process), `"ray"` (workers, one for each host of the plan), or `"auto"`: local
+            where this process has enough devices.
+        devices: those to use locally, hosts laid end to end; by default all of this process's.
+        donate_state: let a step overwrite the state that it is given, which halves the memory of states. The state
+            passed in cannot be used afterwards.
+
+    Raises:
+        PlanMismatchError: the plan is for another program.
+        LaunchError: too few devices, or a worker could not be started.
+    """
+    validate_plan(plan, program)
+    if program.jaxpr is None:
+        raise PlanMismatchError("The program has no jaxpr: trace it in this process before launching.")
+    if backend not in ("auto", "local", "ray"):
+        raise LaunchError(f"No backend is called {backend!r}: use 'auto', 'local' or 'ray'.")
+    needed = count_needed_devices(plan)
+    if backend != "ray":
+        import jax
+
+        available = list(devices) if devices is not None else list(jax.devices())
+        if len(available) >= needed:
+            from alpaviz.runtime.local import LocalExecutable
+
+            return LocalExecutable(plan, program, available, donate_state=donate_state)
+        if backend == "local":
+            raise LaunchError(
+                f"The plan needs {needed} devices, this process has {len(available)}. Use backend='ray', or set "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={needed} before JAX starts to try it on CPU devices."
+            )
+    from alpaviz.runtime.ray_backend import RayExecutable
+
+    return RayExecutable(plan, program, **ray_options)
