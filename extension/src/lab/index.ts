@@ -1,9 +1,6 @@
-import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
+/** The JupyterLab extension: plan files, plans in saved notebooks, and a command that opens a plan file. */
+import command from './open-command';
+import notebooks from './notebooks';
+import viewer from './viewer';
 
-const viewer: JupyterFrontEndPlugin<void> = {
-  id: 'alpaviz-lab:viewer',
-  autoStart: true,
-  activate: () => undefined,
-};
-
-export default [viewer];
+export default [viewer, notebooks, command];

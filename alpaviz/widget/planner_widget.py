@@ -1,0 +1,143 @@
+"""The live view of a planner. What the page asks for becomes a call of one of the planner's methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from alpaviz.errors import AlpaVizError
+from alpaviz.pins import Pin, PinKind
+from alpaviz.plan import Plan
+from alpaviz.widget.loop_hop import LoopHop
+from alpaviz.widget.packed_plan import pack_plan
+from alpaviz.widget.plan_widget import PlanWidget, to_page, word_pins
+
+if TYPE_CHECKING:
+    from alpaviz.planner import Planner
+
+MAX_CHANGED_ROWS = 500
+
+
+def _read_pin(params: dict[str, Any]) -> Pin:
+    return Pin(PinKind(params["kind"]), params["subject"], params["choice"])
+
+
+class PlannerWidget(PlanWidget):
+    """Shows `planner` live: progress, plan, alternatives, pins, what changed.
+
+    Traits are set on the kernel's event loop only, at most ten times a second. The page's requests run one after the
+    other in a thread of the widget's own, so the kernel stays free; `cancel` runs at once.
+    """
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._sent_plan: Plan | None = None
+        self._compared: tuple[Plan | None, Plan | None] = (None, None)
+        self._display_id: str | None = None
+        self._worker: ThreadPoolExecutor | None = None
+        super().__init__(is_read_only=False)
+        self._hop = LoopHop(self._take_over)
+        self._take_over()
+        self.on_msg(self._receive)
+        self._unsubscribe: Callable[[], None] | None = planner.subscribe(self._hop.request)
+
+    def close(self) -> None:
+        """End the view; the planner goes on."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        if self._worker is not None:
+            self._worker.shutdown(wait=False, cancel_futures=True)
+            self._worker = None
+        super().close()
+
+    # From the planner to the page.
+
+    def _take_over(self) -> None:
+        """Bring the traits in line with the planner."""
+        planner = self._planner
+        plan = planner.plan
+        with self.hold_sync():
+            if plan is not self._sent_plan:
+                self._sent_plan = self._plan = plan
+                self.plan_data = b"" if plan is None else pack_plan(plan)
+                self._show_anew()
+            self.pins = word_pins(planner.pins)
+            self.changes = self._find_changes()
+            self.measured = to_page(planner.measured)
+            self.status = {
+                "state": str(planner.state.value if hasattr(planner.state, "value") else planner.state),
+                "message": planner.message,
+                "progress": to_page(planner.progress),
+                "can_undo": planner.can_undo,
+                "can_redo": planner.can_redo,
+            }
+
+    def _find_changes(self) -> dict[str, Any] | None:
+        before, plan = self._planner.previous_plan, self._sent_plan
+        if before is None or plan is None:
+            return None
+        if before is self._compared[0] and plan is self._compared[1]:
+            return self.changes  # type: ignore[no-any-return]
+        self._compared = (before, plan)
+        difference = self._planner.compare()
+        if difference is None:
+            return None
+        data = to_page(difference)
+        data["rows"] = data["rows"][:MAX_CHANGED_ROWS]
+        return data  # type: ignore[no-any-return]
+
+    # From the page to the planner.
+
+    def _receive(self, widget: PlannerWidget, content: dict[str, Any], buffers: list[bytes]) -> None:
+        method, params, number = content.get("method"), content.get("params") or {}, content.get("id")
+        if method == "cancel":
+            self._answer(number, self._planner.cancel)
+            return
+        actions: dict[str, Callable[[], Any]] = {
+            "solve": lambda: self._planner.start() and None,
+            "pin": lambda: self._planner.pin(_read_pin(params)),
+            "unpin": lambda: self._planner.unpin(_read_pin(params)),
+            "clear_pins": self._planner.clear_pins,
+            "undo": self._planner.undo,
+            "redo": self._planner.redo,
+            "alternatives": lambda: to_page(self._planner.alternatives(params["op"])),
+        }
+        action = actions.get(str(method))
+        if action is None:
+            self._reply({"id": number, "error": f"The widget knows no request {method!r}."})
+            return
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="alpaviz-widget")
+        self._worker.submit(self._answer, number, action)
+
+    def _answer(self, number: Any, action: Callable[[], Any]) -> None:
+        try:
+            reply = {"id": number, "result": action()}
+        except AlpaVizError as error:
+            reply = {"id": number, "error": str(error)}
+        except Exception as error:  # a view never takes the kernel down; the page shows what went wrong
+            reply = {"id": number, "error": f"{type(error).__name__}: {error}"}
+        self._hop.call(lambda: self._reply(reply))
+
+    def _reply(self, reply: dict[str, Any]) -> None:
+        self.send(reply)
+
+    # The output that a saved notebook keeps.
+
+    def _ipython_display_(self, **kwargs: Any) -> None:
+        """Display with an id, so that the static picture of the plan can follow the plan."""
+        from IPython.display import display
+
+        self._display_id = self._display_id or f"alpaviz-{self.session_id}"
+        data, metadata = self._make_bundle()
+        display(data, metadata=metadata, raw=True, display_id=self._display_id)
+
+    def _show_anew(self) -> None:
+        if self._display_id is None:
+            return
+        from IPython.display import update_display
+
+        data, metadata = self._make_bundle()
+        update_display(data, metadata=metadata, raw=True, display_id=self._display_id)

@@ -1,0 +1,283 @@
+"""A plan as static HTML and text: what a saved notebook, nbconvert and GitHub show without a kernel.
+
+Pure functions of a `Plan`. No script, no style sheet, no network: tables with inline styles and one inline SVG, at most
+`MAX_HTML_BYTES`. Colours are told apart by the colour-blind, and numbers or words go with each of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from alpaviz.plan import MemoryEstimate, OpPlan, Plan, StagePlan, StepEstimate
+
+MAX_HTML_BYTES = 200_000
+MAX_LAYER_ROWS = 200
+MAX_DEVICE_ROWS = 64
+MAX_STAGE_ROWS = 64
+
+_STAGE_COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#0072b2", "#d55e00", "#f0e442", "#8c8c8c")
+_PART_COLOURS = {
+    "compute": "#7aa6d6", "all-reduce": "#ee7d89", "all-gather": "#57b262", "reduce-scatter": "#d6c34f",
+    "all-to-all": "#66ccee", "collective-permute": "#c77fb1", "resharding": "#e0984a", "transfer": "#b9a3e3",
+    "bubble": "#d9d9d9",
+}  # fmt: skip
+_MEMORY_COLOURS = {
+    "parameters": "#7aa6d6", "optimizer": "#66ccee", "gradients": "#57b262", "activations": "#ee7d89",
+    "temporary": "#bdbdbd",
+}  # fmt: skip
+
+# Numbers as people read them; `logic/format.ts` is the twin.
+
+
+def _scale(value: float, units: Sequence[tuple[float, str]]) -> str:
+    factor, unit = next(((f, u) for f, u in units if abs(value) >= f), units[-1])
+    scaled = value / factor
+    digits = 0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2
+    text = f"{scaled:.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """`12.3 ms`."""
+    return "0 s" if seconds == 0 else _scale(seconds, ((60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
+
+
+def format_bytes(count: float) -> str:
+    """`11.2 GB`; units of 1000."""
+    return _scale(count, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))
+
+
+def _format_count(count: int, noun: str, plural: str | None = None) -> str:
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def list_step_parts(estimate: StepEstimate) -> list[tuple[str, float]]:
+    """(name, seconds) of what a step consists of; they add up to it. The bubble is without its transfers."""
+    parts = [
+        ("compute", estimate.compute_s),
+        *estimate.collectives_s,
+        ("resharding", estimate.resharding_s),
+        ("transfer", estimate.transfer_s),
+        ("bubble", max(0.0, estimate.bubble_s - estimate.transfer_s)),
+    ]
+    return [(name, seconds) for name, seconds in parts if seconds > 0]
+
+
+def _list_memory_parts(memory: MemoryEstimate) -> list[tuple[str, float]]:
+    parts = [
+        ("parameters", memory.parameters_bytes),
+        ("optimizer", memory.optimizer_bytes),
+        ("gradients", memory.gradients_bytes),
+        ("activations", memory.activations_bytes),
+        ("temporary", memory.temporary_bytes),
+    ]
+    return [(name, count) for name, count in parts if count > 0]
+
+
+# Text
+
+
+def render_plan_text(plan: Plan) -> str:
+    """A few lines: the step, its parts, and a line for each stage."""
+    estimate = plan.estimate
+    parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in list_step_parts(estimate))
+    lines = [
+        f"Plan of {plan.program.name} on {plan.cluster.name}: {format_seconds(estimate.step_s)} a step",
+        f"  {parts}",
+        *(f"  {_describe_stage(plan, stage)}" for stage in plan.stages[:MAX_STAGE_ROWS]),
+    ]
+    if plan.num_stages > MAX_STAGE_ROWS:
+        lines.append(f"  and {plan.num_stages - MAX_STAGE_ROWS} more stages")
+    lines.extend(f"  pinned: {pin}" for pin in plan.pins)
+    lines.extend(f"  warning: {warning}" for warning in plan.warnings)
+    return "\n".join(lines)
+
+
+def _describe_stage(plan: Plan, stage: StagePlan) -> str:
+    memory = stage.memory
+    return (
+        f"stage {stage.index}: {_name_layers(plan, stage)}; submesh {stage.submesh}, mesh {_describe_mesh(stage)}; "
+        f"forward {format_seconds(stage.forward_s)}, backward {format_seconds(stage.backward_s)}, "
+        f"update {format_seconds(stage.update_s)}; "
+        f"memory {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} a device"
+    )
+
+
+def _name_layers(plan: Plan, stage: StagePlan) -> str:
+    first, last = stage.first_layer, stage.last_layer
+    names = plan.program.layers
+    if first == last:
+        return f"layer {first} ({names[first]})" if first < len(names) else f"layer {first}"
+    return f"layers {first}–{last} ({names[first]} … {names[last]})" if last < len(names) else f"layers {first}–{last}"
+
+
+def _describe_mesh(stage: StagePlan) -> str:
+    axes = ", ".join(f"{axis}={size}" for axis, size in stage.axis_sizes.items())
+    return f"{'x'.join(map(str, stage.mesh_shape))} ({axes})"
+
+
+# HTML
+
+_CELL = "padding:2px 12px 2px 0;border:0;border-bottom:1px solid rgba(127,127,127,.35);text-align:left;white-space:nowrap"
+_NUMBER = _CELL.replace("text-align:left", "text-align:right")
+_DIM = "opacity:.72"
+
+
+def render_plan_html(plan: Plan) -> str:
+    """The plan on one page: step time, devices, stages, memory, layers, pins. At most `MAX_HTML_BYTES` bytes."""
+    sections = [
+        _render_head(plan),
+        _render_devices(plan),
+        _render_stages(plan),
+        _render_layers(plan),
+        _render_notes(plan),
+    ]
+    style = "font-family:system-ui,sans-serif;font-size:13px;line-height:1.4;max-width:1000px"
+    html = f'<div class="alpaviz-static" style="{style}">{"".join(sections)}</div>'
+    if len(html.encode()) > MAX_HTML_BYTES:
+        html = f'<div class="alpaviz-static" style="{style}">{_render_head(plan)}<pre>{escape(render_plan_text(plan)[:100_000])}</pre></div>'
+    return html
+
+
+def _render_head(plan: Plan) -> str:
+    cluster, program, estimate = plan.cluster, plan.program, plan.estimate
+    facts = (
+        f"{_format_count(cluster.num_hosts, 'host')}, {cluster.num_devices} × {cluster.device_type.name} · "
+        f"{_format_count(plan.num_stages, 'stage')}, {_format_count(plan.num_microbatches, 'microbatch', 'microbatches')} "
+        f"({plan.schedule}) · {_format_count(program.num_ops, 'op')} in {_format_count(program.num_layers, 'layer')}"
+    )
+    parts = list_step_parts(estimate)
+    return (
+        f"<div><b>{escape(program.name)}</b> on <b>{escape(cluster.name)}</b>: "
+        f'<b style="font-size:16px">{format_seconds(estimate.step_s)}</b> a step (estimate)</div>'
+        f'<div style="{_DIM}">{escape(facts)}</div>'
+        + _render_bar(parts, _PART_COLOURS, sum(seconds for _, seconds in parts), "Step time")
+        + _render_legend(parts, _PART_COLOURS, format_seconds, estimate.step_s)
+    )
+
+
+def _render_bar(parts: Sequence[tuple[str, float]], colours: dict[str, str], total: float, label: str) -> str:
+    width, x, shapes = 720.0, 0.0, []
+    for name, value in parts:
+        length = value / total * width if total > 0 else 0.0
+        colour = colours.get(name, "#cccccc")
+        shapes.append(f'<rect x="{x:.1f}" y="0" width="{max(0.5, length - 1):.1f}" height="16" fill="{colour}"/>')
+        if length > 7.5 * len(name):
+            shapes.append(f'<text x="{x + 5:.1f}" y="12" font-size="11" fill="#111">{escape(name)}</text>')
+        x += length
+    return (
+        f'<svg role="img" aria-label="{label}" width="{width:.0f}" height="16" viewBox="0 0 {width:.0f} 16" '
+        f'style="display:block;margin:6px 0 3px;max-width:100%">{"".join(shapes)}</svg>'
+    )
+
+
+def _render_legend(
+    parts: Iterable[tuple[str, float]], colours: dict[str, str], form: object, total: float
+) -> str:  # fmt: skip
+    assert callable(form), "a function from a number to text"
+    entries = (
+        f'<span style="white-space:nowrap;margin-right:14px"><span style="color:{colours.get(name, "#ccc")}">■</span> '
+        f"{escape(name)} <b>{form(value)}</b> <span style='{_DIM}'>{value / total if total > 0 else 0:.0%}</span></span>"
+        for name, value in parts
+    )
+    return f"<div>{' '.join(entries)}</div>"
+
+
+def _render_devices(plan: Plan) -> str:
+    owners = {device: stage for stage in plan.stages for device in stage.devices}
+    rows = []
+    for host, description in list(enumerate(plan.cluster.hosts))[:MAX_DEVICE_ROWS]:
+        cells = []
+        for device in range(description.num_devices):
+            stage = owners.get((host, device))
+            if stage is None:
+                cells.append(f'<td style="{_CELL};{_DIM}">unused</td>')
+                continue
+            colour = _STAGE_COLOURS[stage.index % len(_STAGE_COLOURS)]
+            share = stage.memory.total_bytes / stage.memory.capacity_bytes
+            cells.append(
+                f'<td style="{_CELL};border-left:4px solid {colour};padding-left:6px">'
+                f"<b>{stage.index}</b> <span style='{_DIM}'>{share:.0%}</span></td>"
+            )
+        rows.append(f'<tr><td style="{_CELL}">host {host}</td>{"".join(cells)}</tr>')
+    more = plan.cluster.num_hosts - MAX_DEVICE_ROWS
+    note = f" (and {more} more hosts)" if more > 0 else ""
+    caption = f'<div style="margin-top:10px"><b>Devices</b>: stage and share of memory used{note}</div>'
+    return f'{caption}<table style="border-collapse:collapse;margin:2px 0">{"".join(rows)}</table>'
+
+
+def _render_stages(plan: Plan) -> str:
+    heads = ("stage", "layers", "submesh", "logical mesh", "forward", "backward", "update", "memory a device", "by kind")
+    rows = []
+    for stage in plan.stages[:MAX_STAGE_ROWS]:
+        memory = stage.memory
+        colour = _STAGE_COLOURS[stage.index % len(_STAGE_COLOURS)]
+        kinds = ", ".join(f"{name} {format_bytes(count)}" for name, count in _list_memory_parts(memory))
+        times = "".join(
+            f'<td style="{_NUMBER}">{format_seconds(t)}</td>' for t in (stage.forward_s, stage.backward_s, stage.update_s)
+        )
+        rows.append(
+            f'<tr><td style="{_CELL};border-left:4px solid {colour};padding-left:6px"><b>{stage.index}</b></td>'
+            f'<td style="{_CELL}">{escape(_name_layers(plan, stage))}</td><td style="{_CELL}">{stage.submesh}</td>'
+            f'<td style="{_CELL}">{_describe_mesh(stage)}</td>{times}'
+            f'<td style="{_NUMBER}">{format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)}</td>'
+            f'<td style="{_CELL};{_DIM}">{kinds}</td></tr>'
+        )
+    more = plan.num_stages - MAX_STAGE_ROWS
+    note = f" (and {more} more)" if more > 0 else ""
+    caption = f'<div style="margin-top:10px"><b>Stages</b>{note}: times of one microbatch, update once a step</div>'
+    return caption + _render_table(heads, rows)
+
+
+def _render_table(heads: Sequence[str], rows: Sequence[str]) -> str:
+    head = "".join(f'<th style="{_CELL};{_DIM};font-weight:normal">{escape(title)}</th>' for title in heads)
+    return (
+        f'<div style="overflow-x:auto"><table style="border-collapse:collapse"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _render_layers(plan: Plan) -> str:
+    by_layer: dict[int, list[OpPlan]] = defaultdict(list)
+    for op in plan.ops:
+        by_layer[op.layer].append(op)
+    rows = []
+    for layer, name in list(enumerate(plan.program.layers))[:MAX_LAYER_ROWS]:
+        stage = next((s.index for s in plan.stages if s.first_layer <= layer <= s.last_layer), None)
+        ops = by_layer.get(layer, [])
+        traffic: dict[str, float] = defaultdict(float)
+        for op in ops:
+            for collective in (*op.collectives, *(c for r in op.reshardings for c in r.collectives)):
+                traffic[f"{collective.kind} {''.join(collective.axes)}"] += collective.num_bytes
+        decisions: dict[str, int] = defaultdict(int)
+        for op in ops:
+            if op.is_decision:
+                decisions[op.strategy] += 1
+        common = sorted(decisions, key=lambda s: (-decisions[s], s))[:3]
+        seconds = sum(op.compute_s for op in ops if op.role != "update")
+        rows.append(
+            f'<tr><td style="{_CELL}">{layer} {escape(name)}</td><td style="{_CELL}">{"" if stage is None else stage}</td>'
+            f'<td style="{_NUMBER}">{len(ops)}</td><td style="{_NUMBER}">{format_seconds(seconds)}</td>'
+            f'<td style="{_CELL}">{escape(", ".join(f"{k} {format_bytes(v)}" for k, v in sorted(traffic.items())))}</td>'
+            f'<td style="{_CELL};{_DIM}">{escape(", ".join(f"{s} ({decisions[s]})" for s in common))}</td></tr>'
+        )
+    if not plan.ops or not rows:
+        return ""
+    more = plan.program.num_layers - MAX_LAYER_ROWS
+    note = f" (and {more} more)" if more > 0 else ""
+    heads = ("layer", "stage", "ops", "compute", "collectives of a microbatch, bytes", "commonest decisions")
+    return (
+        f'<details style="margin-top:10px"><summary><b>Layers</b>{note}</summary>{_render_table(heads, rows)}</details>'
+    )
+
+
+def _render_notes(plan: Plan) -> str:
+    lines = [
+        *(f"pinned: {pin}" for pin in plan.pins[:100]),
+        *(f"warning: {w}" for w in plan.warnings[:50]),
+        f"found by {plan.solver.solver} in {format_seconds(plan.solver.seconds)}: objective "
+        f"{format_seconds(plan.solver.objective)}, proven bound {format_seconds(plan.solver.bound)}",
+    ]
+    return f'<div style="margin-top:10px">{"".join(f"<div>{escape(line)}</div>" for line in lines)}</div>'

@@ -1,0 +1,102 @@
+/** From what the kernel or a file sends to a `Plan`. The packed form is written by alpaviz/widget/packed_plan.py. */
+import type { OpPlan, Plan, ValuePlan } from '../model/plan';
+
+export const PACKED_FORMAT = 'alpaviz.packed-plan.v1';
+export const PLAN_SCHEMA_VERSION = 1;
+
+/** A column is its cells, or a table of distinct cells with an index into it, or the row numbers themselves. */
+type Column = { cells: unknown[] } | { table: unknown[]; index: number[] } | { rows: true };
+
+interface Columns {
+  count: number;
+  columns: Record<string, Column>;
+}
+
+function readCell(column: Column, row: number): unknown {
+  if ('rows' in column) return row;
+  if ('cells' in column) return column.cells[row];
+  return column.table[column.index[row] ?? 0];
+}
+
+function readRows(columns: Columns): Record<string, unknown>[] {
+  const names = Object.entries(columns.columns);
+  return Array.from({ length: columns.count }, (_, row) => {
+    const record: Record<string, unknown> = {};
+    for (const [name, column] of names) record[name] = readCell(column, row);
+    return record;
+  });
+}
+
+/**
+ * Undo what packing does beyond columns: names lack `scope/primitive` where they begin with it (marked by `~`), outputs
+ * are relative to the output before them, inputs to the op's first output.
+ */
+function restoreOps(rows: Record<string, unknown>[]): OpPlan[] {
+  let last = 0;
+  for (const row of rows) {
+    const op = row as unknown as OpPlan;
+    if (op.name.startsWith('~')) {
+      op.name = `${op.scope === '' ? '' : `${op.scope}/`}${op.primitive}${op.name.slice(1)}`;
+    }
+    op.outputs = op.outputs.map((step) => {
+      if (step === null) return null;
+      last += step;
+      return last;
+    });
+    const base = last;
+    op.inputs = op.inputs.map((back) => (back === null ? null : base - back));
+  }
+  return rows as unknown as OpPlan[];
+}
+
+function restoreValues(rows: Record<string, unknown>[]): ValuePlan[] {
+  for (const row of rows) {
+    if (row.name === '~') row.name = `v${String(row.id)}`;
+  }
+  return rows as unknown as ValuePlan[];
+}
+
+/** Why `data` is no plan that this version can show; null if it is one. */
+export function findFormatFault(data: unknown): string | null {
+  if (typeof data !== 'object' || data === null || !('schema_version' in data)) {
+    return 'This file is no AlpaViz plan: it has no schema_version.';
+  }
+  const plan = data as Partial<Plan>;
+  if (plan.schema_version !== PLAN_SCHEMA_VERSION) {
+    return `This plan has schema version ${String(plan.schema_version)}; this AlpaViz reads version ${PLAN_SCHEMA_VERSION}.`;
+  }
+  const wanted = ['program', 'cluster', 'stages', 'ops', 'values', 'estimate'] as const;
+  const missing = wanted.filter((key) => plan[key] === undefined);
+  return missing.length > 0 ? `This plan lacks ${missing.join(', ')}.` : null;
+}
+
+/** A plan from parsed JSON, packed or as `save_plan` writes it. Throws an `Error` with a sentence if it is none. */
+export function readPlan(data: unknown): Plan {
+  const inner =
+    typeof data === 'object' && data !== null && 'plan' in data && !('stages' in data)
+      ? (data as { plan: unknown }).plan
+      : data;
+  const fault = findFormatFault(inner);
+  if (fault !== null) throw new Error(fault);
+  const plan = inner as Plan & { format?: string };
+  if (plan.format !== PACKED_FORMAT) return plan;
+  return {
+    ...plan,
+    ops: restoreOps(readRows(plan.ops as unknown as Columns)),
+    values: restoreValues(readRows(plan.values as unknown as Columns)),
+  };
+}
+
+/** zlib bytes to a plan. */
+export async function inflatePlan(bytes: BufferSource): Promise<Plan> {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
+  return readPlan(JSON.parse(await new Response(stream).text()));
+}
+
+/** Base64, as a notebook keeps it, to bytes. */
+export function decodeBase64(text: string): Uint8Array<ArrayBuffer> {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}

@@ -1,0 +1,59 @@
+/** As in alpaviz/planner_state.py and alpaviz/plan_diff.py. */
+import type { ShardingSpec } from './plan';
+
+export type PlannerState =
+  | 'idle'
+  | 'solving'
+  | 'solved'
+  | 'stale'
+  | 'infeasible'
+  | 'failed'
+  | 'cancelled'
+  /** Only in the browser: a saved plan without a planner. */
+  | 'read-only';
+
+export interface SolveProgress {
+  phase: string;
+  done: number;
+  total: number;
+  objective: number | null;
+  bound: number | null;
+  elapsed_s: number;
+}
+
+export interface Status {
+  state: PlannerState;
+  message: string;
+  progress: SolveProgress | null;
+  can_undo: boolean;
+  can_redo: boolean;
+}
+
+export interface Alternative {
+  strategy: string;
+  compute_s: number;
+  communication_s: number;
+  memory_bytes: number;
+  delta_s: number;
+  is_chosen: boolean;
+  is_pinned: boolean;
+  input_specs: ShardingSpec[];
+  output_specs: ShardingSpec[];
+}
+
+export interface DiffRow {
+  kind: string;
+  subject: string;
+  before: string;
+  after: string;
+}
+
+export interface PlanDiff {
+  step_before_s: number;
+  step_after_s: number;
+  summary: string[];
+  rows: DiffRow[];
+}
+
+/** Measured seconds by stage number, as text keys. */
+export type Measured = Record<string, { forward_s: number; backward_s: number; update_s: number; step_s: number }>;

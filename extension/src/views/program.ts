@@ -1,0 +1,302 @@
+/** Layers, scopes and ops as a tree. Only the rows that are seen are in the page, so thousands of ops scroll quickly. */
+import { stageColour } from '../logic/colours';
+import { formatBytes, formatCount, formatPlural, formatSeconds, formatSpec } from '../logic/format';
+import { findStage } from '../logic/plan-index';
+import { buildTree, communicates, type OpFilter, type Tree, type TreeRow } from '../logic/program-tree';
+import type { AppState } from '../logic/store';
+import type { OpPlan, PlannedCollective } from '../model/plan';
+import { button, choice, h, icon } from './dom';
+import type { View, ViewContext } from './view';
+
+const ROW = 24;
+const MARGIN = 8;
+
+const SHORT_KINDS: Record<string, string> = {
+  'all-reduce': 'all-reduce',
+  'all-gather': 'all-gather',
+  'reduce-scatter': 'red-scatter',
+  'all-to-all': 'all-to-all',
+  'collective-permute': 'permute',
+};
+
+function makeCollectiveChip(collective: PlannedCollective, isResharding: boolean): HTMLElement {
+  const axes = collective.axes.join('');
+  return h(
+    'span',
+    {
+      class: `ap-collective ap-edge-${collective.kind}`,
+      title: `${isResharding ? 'resharding: ' : ''}${collective.kind} over ${axes}: ${formatBytes(collective.num_bytes)}, ${formatSeconds(collective.time_s)}`,
+    },
+    `${isResharding ? '↻ ' : ''}${SHORT_KINDS[collective.kind] ?? collective.kind} ${axes}`,
+  );
+}
+
+function listCollectives(op: OpPlan): [PlannedCollective, boolean][] {
+  return [
+    ...op.collectives.map((c): [PlannedCollective, boolean] => [c, false]),
+    ...op.reshardings.flatMap((r) => r.collectives.map((c): [PlannedCollective, boolean] => [c, true])),
+  ];
+}
+
+const ROLE_LETTERS = { forward: 'F', backward: 'B', update: 'U' } as const;
+
+export class ProgramView implements View {
+  readonly node: HTMLElement;
+  private readonly toolbar = h('div', { class: 'ap-toolbar' });
+  private readonly search: HTMLInputElement;
+  private readonly count = h('span', { class: 'ap-dim ap-count', 'aria-live': 'polite' });
+  private readonly list: HTMLElement;
+  private readonly spacer = h('div', { class: 'ap-spacer', role: 'presentation' });
+  private readonly rows = h('div', { class: 'ap-rows', role: 'presentation' });
+  private readonly boxes: { key: keyof OpFilter; input: HTMLInputElement }[] = [];
+  private readonly role: HTMLSelectElement;
+  private tree: Tree = { rows: [], matches: 0, isFiltered: false };
+  private state: AppState | null = null;
+  private active: string | null = null;
+  private readonly id = `ap-tree-${Math.random().toString(36).slice(2, 8)}`;
+
+  constructor(private readonly context: ViewContext) {
+    let timer = 0;
+    this.search = h('input', {
+      type: 'search',
+      class: 'ap-search',
+      placeholder: 'Search ops: name, primitive, [x, -], all-reduce …',
+      'aria-label': 'Search ops',
+      'data-lm-suppress-shortcuts': 'true',
+      on: {
+        input: () => {
+          window.clearTimeout(timer);
+          timer = window.setTimeout(() => this.filter({ query: this.search.value }), 120);
+        },
+      },
+    });
+    const roles = ['all', 'forward', 'backward', 'update'].map((value) => ({ value, label: value === 'all' ? 'all roles' : value }));
+    this.role = choice('Role', roles, 'all', { on: { change: () => this.filter({ role: this.role.value as OpFilter['role'] }) } });
+    this.toolbar.append(
+      this.search,
+      this.role,
+      this.makeBox('withCollectives', 'collectives', 'Only ops that communicate'),
+      this.makeBox('decisions', 'decisions', 'Only ops whose strategy the solver chose; the others follow a neighbour'),
+      this.makeBox('pinned', 'pinned', 'Only ops that are pinned'),
+      button('Fold all', () => context.dispatch({ type: 'fold-all' }), { class: 'ap-quiet' }),
+      this.count,
+    );
+    this.list = h(
+      'div',
+      {
+        class: 'ap-list',
+        role: 'tree',
+        tabindex: 0,
+        'aria-label': 'Program',
+        'data-lm-suppress-shortcuts': 'true',
+        on: { scroll: () => this.drawRows(), keydown: (event) => this.handleKey(event) },
+      },
+      this.spacer,
+      this.rows,
+    );
+    const head = h(
+      'div',
+      { class: 'ap-row ap-row-head', 'aria-hidden': 'true' },
+      h('span', { class: 'ap-cell-name' }, 'op'),
+      h('span', { class: 'ap-cell-spec' }, 'output sharding'),
+      h('span', { class: 'ap-cell-collectives' }, 'collectives'),
+      h('span', { class: 'ap-cell-time', title: 'of one step, collectives included' }, 'time a step'),
+    );
+    this.node = h('div', { class: 'ap-program' }, this.toolbar, head, this.list);
+    new ResizeObserver(() => this.drawRows()).observe(this.list);
+  }
+
+  update(state: AppState, before: AppState | null): void {
+    this.state = state;
+    const isNew =
+      before === null ||
+      state.indexed !== before.indexed ||
+      state.filter !== before.filter ||
+      state.open !== before.open ||
+      state.pins !== before.pins;
+    if (isNew) this.rebuild(state);
+    if (before === null || state.filter !== before.filter) this.showFilter(state.filter);
+    const hasSelection = before === null || state.selection !== before.selection;
+    if (hasSelection) {
+      this.active = this.findSelectedKey(state) ?? this.active;
+      if (state.selection !== null) this.scrollTo(this.active);
+    }
+    if (isNew || hasSelection) this.drawRows();
+  }
+
+  private makeBox(key: 'withCollectives' | 'decisions' | 'pinned', label: string, title: string): HTMLElement {
+    const input = h('input', {
+      type: 'checkbox',
+      'data-filter': key,
+      'data-lm-suppress-shortcuts': 'true',
+      on: { change: () => this.filter({ [key]: input.checked }) },
+    });
+    this.boxes.push({ key, input });
+    return h('label', { class: 'ap-check', title }, input, label);
+  }
+
+  private filter(change: Partial<OpFilter>): void {
+    this.context.dispatch({ type: 'filter', filter: change });
+  }
+
+  private showFilter(filter: OpFilter): void {
+    if (document.activeElement !== this.search) this.search.value = filter.query;
+    this.role.value = filter.role;
+    for (const { key, input } of this.boxes) input.checked = filter[key] === true;
+  }
+
+  private rebuild(state: AppState): void {
+    if (state.indexed === null) {
+      this.tree = { rows: [], matches: 0, isFiltered: false };
+      this.count.textContent = '';
+    } else {
+      this.tree = buildTree(state.indexed, state.filter, state.open, state.pins);
+      const all = state.indexed.plan.ops.length;
+      this.count.textContent = this.tree.isFiltered
+        ? `${formatCount(this.tree.matches)} of ${formatPlural(all, 'op')}`
+        : formatPlural(all, 'op');
+    }
+    this.spacer.style.height = `${this.tree.rows.length * ROW}px`;
+  }
+
+  private findSelectedKey({ selection }: AppState): string | null {
+    if (selection?.kind === 'op') return `op:${selection.op}`;
+    if (selection?.kind === 'layer') return `layer:${selection.layer}`;
+    return null;
+  }
+
+  private scrollTo(key: string | null): void {
+    const index = this.tree.rows.findIndex((row) => row.key === key);
+    if (index < 0) return;
+    const top = index * ROW;
+    const { scrollTop, clientHeight } = this.list;
+    if (top < scrollTop) this.list.scrollTop = top - ROW;
+    else if (top + ROW > scrollTop + clientHeight) {
+      // A layer is brought to the top, so that what unfolds below it is seen.
+      const isLayer = key?.startsWith('layer:') === true;
+      this.list.scrollTop = isLayer ? top - ROW : top + 2 * ROW - clientHeight;
+    }
+  }
+
+  private drawRows(): void {
+    const first = Math.max(0, Math.floor(this.list.scrollTop / ROW) - MARGIN);
+    const last = Math.min(this.tree.rows.length, Math.ceil((this.list.scrollTop + this.list.clientHeight) / ROW) + MARGIN);
+    this.rows.style.transform = `translateY(${first * ROW}px)`;
+    this.rows.replaceChildren(...this.tree.rows.slice(first, last).map((row) => this.makeRow(row)));
+    if (this.tree.rows.length === 0 && this.state?.indexed !== null && this.tree.isFiltered) {
+      this.rows.replaceChildren(h('p', { class: 'ap-empty' }, 'No op matches this search and filter.'));
+    }
+    const isSeen = this.tree.rows.slice(first, last).some((row) => row.key === this.active);
+    if (isSeen) this.list.setAttribute('aria-activedescendant', `${this.id}-${this.active}`);
+    else this.list.removeAttribute('aria-activedescendant');
+  }
+
+  private makeRow(row: TreeRow): HTMLElement {
+    const isActive = row.key === this.active;
+    const attributes = {
+      id: `${this.id}-${row.key}`,
+      role: 'treeitem',
+      'aria-level': row.depth + 1,
+      'aria-selected': String(isActive),
+      'data-key': row.key,
+      on: { click: () => this.choose(row) },
+    };
+    const indent = `padding-left:${6 + row.depth * 16}px`;
+    if (row.kind === 'op') return this.makeOpRow(row, attributes, indent, isActive);
+    const isLayer = row.kind === 'layer';
+    const stage = isLayer && this.state?.indexed ? findStage(this.state.indexed.plan, row.layer)?.index : undefined;
+    const twin = isLayer && row.twin !== null ? `like layer ${row.twin}` : '';
+    return h(
+      'div',
+      {
+        ...attributes,
+        class: `ap-row ap-row-${row.kind}${isActive ? ' ap-active' : ''}`,
+        'aria-expanded': String(row.isOpen),
+        style: stage === undefined ? '' : `--stage:${stageColour(stage)}`,
+      },
+      h(
+        'span',
+        { class: 'ap-cell-name', style: indent },
+        icon(row.isOpen ? 'down' : 'right'),
+        stage !== undefined && h('span', { class: 'ap-badge', title: `stage ${stage}` }, String(stage)),
+        h('span', { class: 'ap-label' }, isLayer && row.layer >= 0 ? `${row.layer} · ${row.label}` : row.label),
+        row.pins > 0 && icon('pin'),
+        h('span', { class: 'ap-dim' }, formatPlural(row.count, 'op')),
+      ),
+      h('span', { class: 'ap-cell-spec ap-dim' }, twin),
+      h('span', { class: 'ap-cell-collectives ap-dim' }, row.collectives > 0 ? `in ${formatPlural(row.collectives, 'op')}` : ''),
+      h('span', { class: 'ap-cell-time' }, formatSeconds(row.seconds)),
+    );
+  }
+
+  private makeOpRow(
+    row: Extract<TreeRow, { kind: 'op' }>,
+    attributes: Record<string, unknown>,
+    indent: string,
+    isActive: boolean,
+  ): HTMLElement {
+    const { op } = row;
+    const name = op.scope !== '' && op.name.startsWith(`${op.scope}/`) ? op.name.slice(op.scope.length + 1) : op.name;
+    return h(
+      'div',
+      { ...attributes, class: `ap-row ap-row-op${isActive ? ' ap-active' : ''}`, title: `${op.name}\n${op.rule}\nstrategy ${op.strategy}` },
+      h(
+        'span',
+        { class: 'ap-cell-name', style: indent },
+        h('span', { class: `ap-role ap-role-${op.role}`, title: op.role }, ROLE_LETTERS[op.role]),
+        h('span', { class: op.is_decision ? 'ap-label ap-decision' : 'ap-label' }, name),
+        row.isPinned && icon('pin'),
+      ),
+      h('span', { class: 'ap-cell-spec ap-code' }, op.output_specs.map(formatSpec).join(' ')),
+      h('span', { class: 'ap-cell-collectives' }, ...(communicates(op) ? listCollectives(op).map(([c, r]) => makeCollectiveChip(c, r)) : [])),
+      h('span', { class: 'ap-cell-time' }, formatSeconds(row.seconds)),
+    );
+  }
+
+  private choose(row: TreeRow): void {
+    this.active = row.key;
+    if (row.kind === 'op') this.context.dispatch({ type: 'select', selection: { kind: 'op', op: row.op.id } });
+    else this.context.dispatch({ type: 'toggle', key: row.key });
+    this.list.focus({ preventScroll: true });
+  }
+
+  private handleKey(event: KeyboardEvent): void {
+    const rows = this.tree.rows;
+    const index = Math.max(0, rows.findIndex((row) => row.key === this.active));
+    const row = rows[index];
+    const page = Math.max(1, Math.floor(this.list.clientHeight / ROW) - 1);
+    const targets: Record<string, number> = {
+      ArrowDown: index + 1,
+      ArrowUp: index - 1,
+      PageDown: index + page,
+      PageUp: index - page,
+      Home: 0,
+      End: rows.length - 1,
+    };
+    const target = targets[event.key];
+    if (target !== undefined) this.moveTo(Math.max(0, Math.min(rows.length - 1, target)));
+    else if ((event.key === 'Enter' || event.key === ' ') && row !== undefined) this.choose(row);
+    else if (event.key === 'ArrowRight' && row !== undefined && row.kind !== 'op' && !row.isOpen) this.choose(row);
+    else if (event.key === 'ArrowLeft' && row !== undefined) {
+      if (row.kind !== 'op' && row.isOpen) this.choose(row);
+      else this.moveTo(this.findParent(index));
+    } else return;
+    event.preventDefault();
+  }
+
+  private findParent(index: number): number {
+    const depth = this.tree.rows[index]?.depth ?? 0;
+    for (let i = index - 1; i >= 0; i--) if ((this.tree.rows[i]?.depth ?? 0) < depth) return i;
+    return index;
+  }
+
+  private moveTo(index: number): void {
+    const row = this.tree.rows[index];
+    if (row === undefined) return;
+    this.active = row.key;
+    this.scrollTo(row.key);
+    if (row.kind === 'op') this.context.dispatch({ type: 'select', selection: { kind: 'op', op: row.op.id } });
+    else this.drawRows();
+  }
+}
+
