@@ -16,6 +16,9 @@ from alpaviz.intra.problem import Edge, FloatArray, ShardingProblem
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+_MOST_USAGES = 200_000_000
+"""Memory usages are held densely, as the planner has a row or two; this much is 1.6 GB."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
@@ -188,6 +191,11 @@ def _most(cost: FloatArray) -> float:
 
 def _lay_out_memory(problem: ShardingProblem, masks: list[BoolArray]) -> tuple[FloatArray, FloatArray]:
     offsets = np.concatenate([[0], np.cumsum([int(mask.sum()) for mask in masks])]).astype(np.int64)
+    if len(problem.memory) * int(offsets[-1]) > _MOST_USAGES:
+        raise SolverError(
+            f"{len(problem.memory)} memory rows over {int(offsets[-1])} candidates are more than the {_MOST_USAGES} "
+            f"usages that the solvers hold; merge rows, or solve the problem in parts"
+        )
     usage = np.zeros((len(problem.memory), int(offsets[-1])))
     for r, row in enumerate(problem.memory):
         for v, size in zip(row.variables, row.usage, strict=True):

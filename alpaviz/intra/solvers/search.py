@@ -7,6 +7,7 @@ import numpy as np
 from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.solvers.network import BoolArray, IntArray, Network
 
+_MOVES_TRIED = 50
 _SLACK = 1e-12
 """Share of a memory limit that rounding may exceed."""
 
@@ -68,19 +69,34 @@ class Assignment:
 
     def repair(self) -> bool:
         """Move single variables until memory limits hold, the least extra cost per byte first; whether they hold."""
-        limits = np.maximum(self.network.limits, 1.0)[:, None]
+        limits = np.maximum(self.network.limits, 1.0)
         for _ in range(4 * self.network.num_variables):
             if self.is_legal():
                 return True
-            after = self._memory_after() - self.network.limits[:, None]
-            over = float((np.maximum(self.memory - self.network.limits, 0.0) / limits[:, 0]).sum())
-            gain = over - (np.maximum(after, 0.0) / limits).sum(axis=0)
+            # Only rows that are over count for the gain: there may be hundreds of rows, and few are over.
+            over = np.flatnonzero(self.memory > self.network.limits * (1.0 + _SLACK))
+            after = self._memory_after(over) - self.network.limits[over, None]
+            excess = (self.memory - self.network.limits)[over] / limits[over]
+            gain = excess.sum() - (np.maximum(after, 0.0) / limits[over, None]).sum(axis=0)
             useful = gain > 1e-15
-            if not useful.any():
-                return False
             change = np.maximum(self._changes(), self._least_change)
-            self._move_flat(int(np.where(useful, change / np.where(useful, gain, 1.0), np.inf).argmin()))
+            rate = np.where(useful, change / np.where(useful, gain, 1.0), np.inf)
+            if not self._take_best(rate, limits):
+                return False
         return self.is_legal()
+
+    def _take_best(self, rate: FloatArray, limits: FloatArray) -> bool:
+        """Make the move of least `rate` that brings all rows together closer to their limits."""
+        now = float((np.maximum(self.memory - self.network.limits, 0.0) / limits).sum())
+        usage, current = self.network.usage, self.current
+        for at in np.argsort(rate, kind="stable")[:_MOVES_TRIED]:
+            if not np.isfinite(rate[at]):
+                return False
+            memory = self.memory + usage[:, at] - usage[:, current[self._owner[at]]]
+            if float((np.maximum(memory - self.network.limits, 0.0) / limits).sum()) < now - 1e-15:
+                self._move_flat(int(at))
+                return True
+        return False
 
     def _at(self, v: int) -> FloatArray:
         return self.given[self._starts[v] : self._starts[v] + self._sizes[v]]
@@ -88,13 +104,13 @@ class Assignment:
     def _changes(self) -> FloatArray:
         return self.given - self.given[self.current][self._owner]
 
-    def _memory_after(self) -> FloatArray:
-        """(rows, candidates of all variables), memory once the candidate is taken."""
-        usage = self.network.usage
-        return usage + (self.memory[:, None] - usage[:, self.current])[:, self._owner]
+    def _memory_after(self, rows: IntArray) -> FloatArray:
+        """(rows asked for, candidates of all variables), memory once the candidate is taken."""
+        usage = self.network.usage[rows]
+        return np.asarray(usage + (self.memory[rows, None] - usage[:, self.current])[:, self._owner])
 
     def _fits(self) -> BoolArray:
-        after = self._memory_after() <= self.network.limits[:, None] * (1.0 + _SLACK)
+        after = self._memory_after(np.arange(len(self.memory))) <= self.network.limits[:, None] * (1.0 + _SLACK)
         return np.asarray(after.all(axis=0))
 
     def _move_flat(self, at: int) -> None:

@@ -21,6 +21,8 @@ _SECONDS_TO_CLOSE = 10.0
 """What "auto" gives to the integer solver, where there is no time limit, once the exact method has left a gap."""
 _PAIRS_TO_CLOSE = 60_000
 _GAP_LEFT_OPEN = 1e-3
+_MOST_ROWS_TO_PRICE = 8
+_PAIRS_TO_START_WITH = 400_000
 
 
 def solve_problem(
@@ -37,7 +39,8 @@ def solve_problem(
 
     Args:
         solver: one of `SOLVERS`. "exact" needs numpy only; "auto" is "exact", then the integer programme on what is
-            left where memory limits leave a gap of more than 1e-3.
+            left where memory limits leave a gap of more than 1e-3; where more than eight rows may bind, the integer
+            programme at once.
         time_limit: seconds of wall time; the best choice so far is given as FEASIBLE when it passes.
         tolerance: relative gap up to which a choice counts as the optimum.
         warm_start: a choice to start from, legal or not.
@@ -57,7 +60,9 @@ def solve_problem(
         return ShardingSolution(SolveStatus.INFEASIBLE, (), float("inf"), float("inf"), solver, watch.seconds)
     if network.num_variables == 0:
         return ShardingSolution(SolveStatus.OPTIMAL, (), 0.0, 0.0, solver, watch.seconds)
-    if solver in ("auto", "exact"):
+    if solver == "auto" and len(network.limits) > _MOST_ROWS_TO_PRICE:
+        answer = _solve_many_rows(network, watch, tolerance, warm_start)
+    elif solver in ("auto", "exact"):
         answer = _solve_exactly(network, watch, tolerance, warm_start, may_close=solver == "auto")
     else:
         answer = _solve_by_integers(network, watch, solver, tolerance, warm_start)
@@ -81,6 +86,21 @@ def _solve_exactly(
     if not may_close or answer.is_closed or watch.is_over() or _gap(answer) <= _GAP_LEFT_OPEN:
         return answer
     return _close_by_integers(answer, result, watch)
+
+
+def _solve_many_rows(network: Network, watch: Watch, tolerance: float, warm_start: tuple[int, ...] | None) -> _Answer:
+    """Many memory rows make most candidates fractional and prices slow to find: the integer programme goes first."""
+    pairs = sum(e.cost.size for e in network.edges)
+    if pairs <= _PAIRS_TO_START_WITH:
+        try:
+            return _note(
+                _solve_by_integers(network, watch, "ilp", tolerance, warm_start),
+                f"ilp picked, as {len(network.limits)} memory rows may bind",
+            )
+        except SolverError as error:
+            answer = _solve_exactly(network, watch, tolerance, warm_start, may_close=False)
+            return _note(answer, f"exact picked: {error}")
+    return _solve_exactly(network, watch, tolerance, warm_start, may_close=False)
 
 
 def _close_by_integers(answer: _Answer, result: ExactResult, watch: Watch) -> _Answer:
