@@ -15,47 +15,62 @@ from alpaviz.types import ShardingSpec
 
 
 def evaluate_ops(
-    program: Program, plan: Plan, layouts: StageLayouts, ops: Sequence[int], env: dict[int, Any]
+    program: Program,
+    plan: Plan,
+    layouts: StageLayouts,
+    ops: Sequence[int],
+    env: dict[int, Any],
+    returned: dict[int, Any] | None = None,
 ) -> None:
     """Apply `ops` in order; `env` (value id -> array) gains what they make.
 
-    A constraint is put on every result, so that GSPMD has nothing left to guess; resharding goes through the plan's steps one
-    by one, since XLA alone may replicate a value where the plan moves it with one all-to-all.
+    A constraint is put on every result, so that GSPMD has nothing left to guess; resharding goes through the plan's
+    steps one by one, since XLA alone may replicate a value where the plan moves it with one all-to-all.
+
+    Args:
+        returned: gains new state in the layout in which the state is stored, where that is not the one it is made in.
     """
-    converted: dict[tuple[int, tuple[ShardingSpec, ...]], Any] = {}
+    converter = _Converter(layouts)
     is_split = layouts.mesh.size > 1
     for number in ops:
         op, eqn = plan.ops[number], program.jaxpr.eqns[number]
-        operands = [
-            eqn.invars[k].val if v is None else env[v] for k, v in enumerate(op.inputs)
-        ]
+        operands = [eqn.invars[k].val if v is None else env[v] for k, v in enumerate(op.inputs)]
         if is_split:
-            _reshard_operands(op, operands, layouts, converted)
+            for resharding in op.reshardings:
+                v = op.inputs[resharding.operand] if resharding.operand >= 0 else None
+                if v is not None:
+                    operands[resharding.operand] = converter.convert(v, env[v], resharding.specs)
         results = bind_equation(eqn, operands)
         for k, (v, result) in enumerate(zip(op.outputs, results, strict=True)):
             if v is not None:
-                env[v] = _constrain(result, op.output_specs[k], layouts) if is_split else result
+                env[v] = converter.hold(result, op.output_specs[k]) if is_split else result
+        if returned is not None and is_split:
+            _return_state(op, env, converter, returned)
 
 
-def _reshard_operands(
-    op: OpPlan, operands: list[Any], layouts: StageLayouts, converted: dict[tuple[int, tuple[ShardingSpec, ...]], Any]
-) -> None:
+def _return_state(op: OpPlan, env: dict[int, Any], converter: _Converter, returned: dict[int, Any]) -> None:
     for resharding in op.reshardings:
-        if resharding.operand < 0:
-            continue  # a result that goes back to its stored layout: the chunk's output sharding does that
-        v = op.inputs[resharding.operand]
-        if v is None:
-            continue
-        key = (v, resharding.specs)
-        if key not in converted:
-            array = operands[resharding.operand]
-            for spec in resharding.specs:
-                array = _constrain(array, spec, layouts)
-            converted[key] = array
-        operands[resharding.operand] = converted[key]
+        v = op.outputs[-1 - resharding.operand] if resharding.operand < 0 else None
+        if v is not None:
+            returned[v] = converter.convert(v, env[v], resharding.specs)
 
 
-def _constrain(array: Any, spec: ShardingSpec, layouts: StageLayouts) -> Any:
-    if not spec:
+class _Converter:
+    """Puts arrays into layouts; what has been converted once is not converted again."""
+
+    def __init__(self, layouts: StageLayouts) -> None:
+        self._layouts = layouts
+        self._known: dict[tuple[int, tuple[ShardingSpec, ...]], Any] = {}
+
+    def convert(self, value: int, array: Any, specs: tuple[ShardingSpec, ...]) -> Any:
+        """`array` taken through `specs`; a beginning that another conversion of `value` shares is shared."""
+        for count in range(1, len(specs) + 1):
+            key = (value, specs[:count])
+            if key not in self._known:
+                self._known[key] = self.hold(array, specs[count - 1])
+            array = self._known[key]
         return array
-    return jax.lax.with_sharding_constraint(array, layouts.spread(spec))
+
+    def hold(self, array: Any, spec: ShardingSpec) -> Any:
+        """`array` constrained to `spec`; scalars have no layout."""
+        return jax.lax.with_sharding_constraint(array, self._layouts.spread(spec)) if spec else array

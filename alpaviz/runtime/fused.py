@@ -81,8 +81,10 @@ class FusedStep:
         )
         if self._pass is not None:
             self._run_microbatches(env, sliced)
+        returned: dict[int, Any] = {}
         for chunk in self._updates:
-            evaluate_ops(self.program, self.plan, self.layouts, chunk.ops, env)
+            evaluate_ops(self.program, self.plan, self.layouts, chunk.ops, env, returned)
+        env.update(returned)
         return [self._read_output(env, k) for k in range(len(self.program.outputs))]
 
     def _run_microbatches(self, env: dict[int, Any], sliced: dict[int, Any]) -> None:

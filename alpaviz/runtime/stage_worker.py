@@ -20,6 +20,7 @@ from alpaviz.runtime.evaluate import evaluate_ops
 from alpaviz.runtime.instructions import ONCE, Free, Receive, Run, Send
 from alpaviz.runtime.meshes import StageLayouts
 from alpaviz.runtime.partition import Chunk, ChunkKey, Partition
+from alpaviz.runtime.pieces import place_array
 
 Results = dict[int, Any]
 
@@ -47,13 +48,14 @@ class ChunkRunner:
             for v in self.chunk.inputs:
                 if v in self.partition.means:
                     env[v] = (env[v] / self.plan.num_microbatches).astype(env[v].dtype)
-        evaluate_ops(self.program, self.plan, self.layouts, self.chunk.ops, env)
+        returned: dict[int, Any] = {}
+        evaluate_ops(self.program, self.plan, self.layouts, self.chunk.ops, env, returned)
         new_sums = [env[v] for v in self.chunk.sums]
         if self.accumulates:
             new_sums = [total + made for total, made in zip(sums, new_sums, strict=True)]
         return (
             [env[v] for v in self.chunk.outputs], new_sums, [env[v] for v in self.chunk.lasts],
-            [env[v] for v in self.chunk.finals],
+            [returned.get(v, env[v]) for v in self.chunk.finals],
         )  # fmt: skip
 
     def __call__(self, inputs: Sequence[Any], sums: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
@@ -116,7 +118,7 @@ class StageWorker:
         read = dict.fromkeys(v for runner in self.runners.values() for v in runner.chunk.inputs)
         self.needed_inputs = tuple(v for v in read if v not in made)
         self.constants = {
-            v: jax.device_put(const, layouts.shard(v, len(program.values[v].shape)))
+            v: place_array(const, layouts.shard(v, len(program.values[v].shape)))
             for v, const in zip(program.constants, program.jaxpr.consts, strict=True)
             if v in read
         }
