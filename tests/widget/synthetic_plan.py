@@ -255,7 +255,7 @@ def make_plan(num_layers: int = 24, num_stages: int = 2, num_microbatches: int =
     stages = tuple(
         StagePlan(
             s, s * per_stage, num_layers - 1 if s == num_stages - 1 else (s + 1) * per_stage - 1, f"1x{devices}",
-            tuple((0, s * devices + d) for d in range(devices)), (2, devices // 2), ("x", "y"),
+            tuple((0, s * devices + d) for d in range(devices)), (min(2, devices), max(1, devices // 2)), ("x", "y"),
             0.0412 + 0.004 * s, 0.0831 + 0.006 * s, 0.0094, 1.41 + 0.09 * s,
             (("all-reduce", 0.334), ("all-gather", 0.021), ("reduce-scatter", 0.048)), 0.017,
             num_stages - s, MemoryEstimate(1.32 * GB, 3.96 * GB, 1.32 * GB, (4.1 - 1.7 * s) * GB, 0.74 * GB, 16 * GB),

@@ -14,6 +14,8 @@ const RANK = -20;
 const NOTE = 'Saved with the notebook. Run the cell again to plan.';
 /** A widget that has not come by then has no kernel. */
 const PATIENCE = 6000;
+/** While a notebook opens, its widget manager replaces the renderer that we got first: then ask for another. */
+const RETRY = 500;
 
 function readModelId(model: IRenderMime.IMimeModel): string | null {
   const view = model.data[WIDGET_MIME] as { model_id?: string } | undefined;
@@ -25,7 +27,6 @@ class NotebookPlanRenderer extends Panel implements IRenderMime.IRenderer {
   private live: IRenderMime.IRenderer | null = null;
   private saved: PlanView | null = null;
   private observer: MutationObserver | null = null;
-  private timer = 0;
 
   /** `registry` is the notebook's own, which knows its widget manager; null outside notebooks. */
   constructor(private readonly registry: () => IRenderMimeRegistry | null) {
@@ -47,31 +48,44 @@ class NotebookPlanRenderer extends Panel implements IRenderMime.IRenderer {
   }
 
   private async showLive(model: IRenderMime.IMimeModel, id: string, registry: IRenderMimeRegistry): Promise<void> {
+    const end = Date.now() + PATIENCE;
+    while (!this.isDisposed && Date.now() < end) {
+      const outcome = await this.tryLive(model, id, registry);
+      if (outcome === 'here' || outcome === 'replaced') return;
+      if (outcome === 'broken') break;
+    }
+    if (!this.isDisposed) await this.showSaved(model);
+  }
+
+  /** Puts the widget's renderer in and waits for what becomes of it. */
+  private tryLive(
+    model: IRenderMime.IMimeModel,
+    id: string,
+    registry: IRenderMimeRegistry,
+  ): Promise<'here' | 'broken' | 'late' | 'replaced'> {
     this.drop();
     const live = registry.createRenderer(WIDGET_MIME);
     this.live = live;
     this.liveId = id;
     this.addWidget(live);
-    const giveUp = (): void => {
-      if (this.live === live && !this.isDisposed) void this.showSaved(model);
-    };
-    const isBroken = (): boolean => /Error (displaying|creating) widget/.test(live.node.textContent ?? '');
-    const isHere = (): boolean => live.node.querySelector('.alpaviz') !== null;
-    const observer = new MutationObserver(() => {
-      if (isHere()) this.stopWatching();
-      else if (isBroken()) giveUp();
+    return new Promise((resolve) => {
+      const look = (): void => {
+        if (this.live !== live) resolve('replaced');
+        else if (live.node.querySelector('.alpaviz') !== null) resolve('here');
+        else if (/Error (displaying|creating) widget/.test(live.node.textContent ?? '')) resolve('broken');
+        else return;
+        observer.disconnect();
+      };
+      const observer = new MutationObserver(look);
+      observer.observe(live.node, { childList: true, subtree: true, characterData: true });
+      this.observer = observer;
+      live.renderModel(model).then(look, () => resolve('broken'));
+      window.setTimeout(() => {
+        look();
+        observer.disconnect();
+        resolve('late');
+      }, RETRY);
     });
-    observer.observe(live.node, { childList: true, subtree: true, characterData: true });
-    this.observer = observer;
-    this.timer = window.setTimeout(() => {
-      if (!isHere()) giveUp();
-    }, PATIENCE);
-    try {
-      await live.renderModel(model);
-    } catch {
-      giveUp();
-    }
-    if (isBroken()) giveUp();
   }
 
   private async showSaved(model: IRenderMime.IMimeModel): Promise<void> {
@@ -82,14 +96,9 @@ class NotebookPlanRenderer extends Panel implements IRenderMime.IRenderer {
     await saved.open(model.data[PLAN_MIME], NOTE);
   }
 
-  private stopWatching(): void {
-    window.clearTimeout(this.timer);
+  private drop(): void {
     this.observer?.disconnect();
     this.observer = null;
-  }
-
-  private drop(): void {
-    this.stopWatching();
     for (const child of [this.live as Widget | null, this.saved]) child?.dispose();
     this.live = null;
     this.saved = null;
@@ -98,7 +107,7 @@ class NotebookPlanRenderer extends Panel implements IRenderMime.IRenderer {
 
   override dispose(): void {
     if (this.isDisposed) return;
-    this.stopWatching();
+    this.observer?.disconnect();
     super.dispose();
   }
 }

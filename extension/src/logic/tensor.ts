@@ -86,6 +86,14 @@ function listCuts(dim: TensorDim): { share: number; axis: string }[] {
   return cuts;
 }
 
+/** Width of a label in pixels, near enough to keep it inside the picture. */
+function measureLabel(dim: TensorDim): number {
+  const digits = String(dim.size).length + Math.floor((String(dim.size).length - 1) / 3) * 0.5;
+  const factor = dim.factor === '' ? 0 : dim.factor.length + 0.5;
+  const axes = dim.axes.reduce((sum, axis) => sum + 2.8 + String(axis.size).length + axis.name.length, 0);
+  return (digits + factor + axes) * 7;
+}
+
 const SLOPE = { x: 0.62, y: -0.46 };
 const LABEL = 14;
 
@@ -93,12 +101,16 @@ const LABEL = 14;
 export function layoutTensor(dims: readonly TensorDim[]): TensorDrawing {
   const { shown, others } = chooseShown(dims);
   const [width, height, depth] = [shown.at(-1), shown.at(-2), shown.at(-3)];
-  const w = width === undefined ? 16 : measure(width.size, 26, 128);
-  const h = height === undefined ? 16 : measure(height.size, 20, 88);
-  const d = depth === undefined ? 0 : measure(depth.size, 12, 64);
+  const w = width === undefined ? 16 : measure(width.size, 24, 104);
+  const h = height === undefined ? 16 : measure(height.size, 20, 72);
+  const d = depth === undefined ? 0 : measure(depth.size, 12, 54);
   const sx = d * SLOPE.x;
   const sy = d * SLOPE.y;
-  const left = height === undefined ? 4 : 74;
+  const left = Math.max(
+    4,
+    height === undefined ? 0 : measureLabel(height) + 8,
+    depth === undefined ? 0 : measureLabel(depth) + 10 - sx / 2,
+  );
   const top = 6 - sy + (depth === undefined ? 0 : 4);
   const at = (u: number, v: number, z: number): Point => ({ x: left + u * w + z * sx, y: top + v * h + z * sy });
   const faces = [[at(0, 0, 0), at(1, 0, 0), at(1, 1, 0), at(0, 1, 0)]];
@@ -141,7 +153,7 @@ export function layoutTensor(dims: readonly TensorDim[]): TensorDrawing {
   if (depth !== undefined) {
     labels.push({ dim: depth, at: { x: left + sx / 2 - 6, y: top + sy / 2 }, anchor: 'end' });
   }
-  return { width: Math.max(left + w + sx + 8, 84), height: top + h + LABEL + 6, faces, cuts, piece, labels, others };
+  return { width: Math.max(left + w + sx + 4, 60), height: top + h + LABEL + 6, faces, cuts, piece, labels, others };
 }
 
 /** How many pieces a spec makes. */

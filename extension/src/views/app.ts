@@ -55,6 +55,7 @@ export class App implements ViewContext {
     mapPanel.body.append(h('div', { class: 'ap-map-grid' }, map.node, stages.node), layers.node);
     const programPanel = makePanel('program', 'Program');
     programPanel.body.append(program.node);
+    programPanel.tools.append(program.tools);
     const inspectorPanel = makePanel('inspector', 'Op');
     inspectorPanel.body.append(inspector.node);
     const timelinePanel = makePanel('timeline', 'Timeline');

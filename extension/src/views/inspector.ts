@@ -156,8 +156,12 @@ export class InspectorView implements View {
       { class: 'ap-tensors' },
       ...shown,
       left > 0 && h('span', { class: 'ap-dim' }, `and ${formatPlural(left, 'more operand')}`),
-      h('span', { class: 'ap-arrow', 'aria-label': 'gives' }, '→'),
-      ...results.slice(0, MOST_TENSORS),
+      h(
+        'div',
+        { class: 'ap-results' },
+        h('span', { class: 'ap-arrow', role: 'img', 'aria-label': 'gives' }, '→'),
+        ...results.slice(0, MOST_TENSORS),
+      ),
     );
   }
 
@@ -239,7 +243,7 @@ export class InspectorView implements View {
           { class: isOver ? 'ap-bad' : '', title: `${formatBytes(row.memory_bytes)} on each device${isOver ? ': over its capacity' : ''}` },
           row.is_chosen || Math.abs(memoryDelta) < 1 ? formatBytes(row.memory_bytes) : `${memoryDelta > 0 ? '+' : '−'}${formatBytes(Math.abs(memoryDelta))}`,
         ),
-        h('span', { class: 'ap-code ap-specs', title: specs }, specs),
+        h('span', { class: 'ap-code', title: specs }, row.output_specs.map(formatSpec).join(', ')),
         button(isPinned ? 'Unpin' : 'Pin', toggle, {
           icon: 'pin',
           class: isPinned ? 'ap-small ap-on' : 'ap-small',
@@ -254,7 +258,7 @@ export class InspectorView implements View {
       { title: 'compute', class: 'ap-number' },
       { title: 'communication', class: 'ap-number' },
       { title: 'memory', class: 'ap-number' },
-      { title: 'operands → result', class: 'ap-wide' },
+      { title: 'result' },
       { title: '' },
     ];
     return table('Alternatives of this op', columns, cells, (i) => ({

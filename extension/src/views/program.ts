@@ -11,23 +11,25 @@ import type { View, ViewContext } from './view';
 const ROW = 24;
 const MARGIN = 8;
 
+/** For rows with several collectives; the full name is in the chip's title and in the inspector. */
 const SHORT_KINDS: Record<string, string> = {
-  'all-reduce': 'all-reduce',
-  'all-gather': 'all-gather',
-  'reduce-scatter': 'red-scatter',
-  'all-to-all': 'all-to-all',
-  'collective-permute': 'permute',
+  'all-reduce': 'AR',
+  'all-gather': 'AG',
+  'reduce-scatter': 'RS',
+  'all-to-all': 'A2A',
+  'collective-permute': 'CP',
 };
 
-function makeCollectiveChip(collective: PlannedCollective, isResharding: boolean): HTMLElement {
+function makeCollectiveChip(collective: PlannedCollective, isResharding: boolean, isShort: boolean): HTMLElement {
   const axes = collective.axes.join('');
+  const kind = isShort ? (SHORT_KINDS[collective.kind] ?? collective.kind) : collective.kind;
   return h(
     'span',
     {
       class: `ap-collective ap-edge-${collective.kind}`,
       title: `${isResharding ? 'resharding: ' : ''}${collective.kind} over ${axes}: ${formatBytes(collective.num_bytes)}, ${formatSeconds(collective.time_s)}`,
     },
-    `${isResharding ? '↻ ' : ''}${SHORT_KINDS[collective.kind] ?? collective.kind} ${axes}`,
+    `${isResharding ? '↻ ' : ''}${kind} ${axes}`,
   );
 }
 
@@ -42,6 +44,7 @@ const ROLE_LETTERS = { forward: 'F', backward: 'B', update: 'U' } as const;
 
 export class ProgramView implements View {
   readonly node: HTMLElement;
+  readonly tools: HTMLElement;
   private readonly toolbar = h('div', { class: 'ap-toolbar' });
   private readonly search: HTMLInputElement;
   private readonly count = h('span', { class: 'ap-dim ap-count', 'aria-live': 'polite' });
@@ -60,8 +63,9 @@ export class ProgramView implements View {
     this.search = h('input', {
       type: 'search',
       class: 'ap-search',
-      placeholder: 'Search ops: name, primitive, [x, -], all-reduce …',
+      placeholder: 'Search ops',
       'aria-label': 'Search ops',
+      title: 'By name, primitive, strategy, sharding such as [x, -], collective or source line; every word must match',
       'data-lm-suppress-shortcuts': 'true',
       on: {
         input: () => {
@@ -75,11 +79,19 @@ export class ProgramView implements View {
     this.toolbar.append(
       this.search,
       this.role,
-      this.makeBox('withCollectives', 'collectives', 'Only ops that communicate'),
-      this.makeBox('decisions', 'decisions', 'Only ops whose strategy the solver chose; the others follow a neighbour'),
-      this.makeBox('pinned', 'pinned', 'Only ops that are pinned'),
-      button('Fold all', () => context.dispatch({ type: 'fold-all' }), { class: 'ap-quiet' }),
+      h(
+        'span',
+        { class: 'ap-checks', role: 'group', 'aria-label': 'Show only' },
+        this.makeBox('withCollectives', 'collectives', 'Only ops that communicate'),
+        this.makeBox('decisions', 'decisions', 'Only ops whose strategy the solver chose; the others follow a neighbour'),
+        this.makeBox('pinned', 'pinned', 'Only ops that are pinned'),
+      ),
+    );
+    this.tools = h(
+      'span',
+      {},
       this.count,
+      button('Fold all', () => context.dispatch({ type: 'fold-all' }), { class: 'ap-quiet' }),
     );
     this.list = h(
       'div',
@@ -236,10 +248,11 @@ export class ProgramView implements View {
     isActive: boolean,
   ): HTMLElement {
     const { op } = row;
+    const collectives = communicates(op) ? listCollectives(op) : [];
     const name = op.scope !== '' && op.name.startsWith(`${op.scope}/`) ? op.name.slice(op.scope.length + 1) : op.name;
     return h(
       'div',
-      { ...attributes, class: `ap-row ap-row-op${isActive ? ' ap-active' : ''}`, title: `${op.name}\n${op.rule}\nstrategy ${op.strategy}` },
+      { ...attributes, class: `ap-row ap-row-op${isActive ? ' ap-active' : ''}`, 'data-op': op.name, title: `${op.name}\n${op.rule}\nstrategy ${op.strategy}` },
       h(
         'span',
         { class: 'ap-cell-name', style: indent },
@@ -248,7 +261,7 @@ export class ProgramView implements View {
         row.isPinned && icon('pin'),
       ),
       h('span', { class: 'ap-cell-spec ap-code' }, op.output_specs.map(formatSpec).join(' ')),
-      h('span', { class: 'ap-cell-collectives' }, ...(communicates(op) ? listCollectives(op).map(([c, r]) => makeCollectiveChip(c, r)) : [])),
+      h('span', { class: 'ap-cell-collectives' }, ...collectives.map(([c, isResharding]) => makeCollectiveChip(c, isResharding, collectives.length > 1))),
       h('span', { class: 'ap-cell-time' }, formatSeconds(row.seconds)),
     );
   }

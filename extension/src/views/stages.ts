@@ -78,8 +78,8 @@ export class StagesView implements View {
       h(
         'dl',
         { class: 'ap-facts-list' },
-        ...this.makeFact('submesh', `${formatShape(stage.submesh)}: ${describeDevices(stage)}`, this.makeSubmeshPin(plan, stage, state)),
-        ...this.makeFact('logical mesh', `${formatShape(stage.mesh_shape)} (${axes})`, this.makeMeshPin(stage, state)),
+        ...this.makeFact('submesh', stage.submesh, describeDevices(stage), this.makeSubmeshPin(plan, stage, state)),
+        ...this.makeFact('logical mesh', stage.mesh_shape.join('x'), axes, this.makeMeshPin(stage, state)),
       ),
       this.makeTimes(stage, state),
       h(
@@ -97,8 +97,11 @@ export class StagesView implements View {
     );
   }
 
-  private makeFact(term: string, text: string, control: HTMLElement | null): HTMLElement[] {
-    return [h('dt', {}, term), h('dd', {}, h('span', {}, text), control)];
+  /** The control shows the shape; where it shows a pinned one that the plan does not have yet, the present one is said. */
+  private makeFact(term: string, shape: string, text: string, control: HTMLElement | null): HTMLElement[] {
+    const wanted = control?.querySelector('select')?.value;
+    const note = wanted === undefined ? formatShape(shape) : wanted === shape ? '' : `(now ${formatShape(shape)})`;
+    return [h('dt', {}, term), h('dd', {}, control, note !== '' && h('b', {}, note), h('span', {}, text))];
   }
 
   private makeTimes(stage: StagePlan, { measured }: AppState): HTMLElement {

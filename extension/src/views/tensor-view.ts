@@ -81,9 +81,10 @@ export function makeTensor({ title, dtype, dims }: TensorOptions): HTMLElement {
   return h(
     'figure',
     { class: 'ap-tensor' },
-    h('figcaption', {}, h('b', {}, title), h('span', { class: 'ap-dim' }, `${dtype} · ${formatBytes(bytes)}`)),
+    h('figcaption', {}, h('b', {}, title)),
     drawing.others.length > 0 && h('div', { class: 'ap-dim ap-others' }, `× ${drawing.others.map(describeDim).join(' × ')}`),
     picture,
+    h('div', { class: 'ap-dim' }, `${dtype} · ${formatBytes(bytes)}`),
     h('div', { class: 'ap-dim' }, split),
   );
 }

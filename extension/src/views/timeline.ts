@@ -18,7 +18,7 @@ import { isStale, type View, type ViewContext } from './view';
 const ROW = 30;
 const GAP = 8;
 const AXIS = 22;
-const LEFT = 64;
+const LEFT = 74;
 const RIGHT = 12;
 
 interface Theme {
