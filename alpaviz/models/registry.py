@@ -1,0 +1,61 @@
+"""Models by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from alpaviz.errors import AlpaVizError
+from alpaviz.models.gpt import GPTConfig
+from alpaviz.models.mlp import MLPConfig
+from alpaviz.models.training import ModelConfig, Training, make_training_step
+
+MODELS: dict[str, ModelConfig] = {
+    "mlp-2": MLPConfig(num_layers=2),
+    "mlp-4": MLPConfig(num_layers=4),
+    "mlp-8": MLPConfig(num_layers=8),
+    # Teaching sizes: they launch in seconds on virtual devices of a laptop.
+    "gpt-tiny": GPTConfig(hidden=64, num_layers=2, num_heads=4, vocab=256, seq=32, dtype="float32"),
+    "gpt-mini": GPTConfig(hidden=128, num_layers=8, num_heads=8, vocab=512, seq=64, dtype="float32"),
+    # Zheng et al. 2022, table 6; 125M, 760M, 76B and the 40 heads of 15B from the public benchmark code.
+    "gpt-125m": GPTConfig(hidden=768, num_layers=12, num_heads=12),
+    "gpt-350m": GPTConfig(hidden=1024, num_layers=24, num_heads=16),
+    "gpt-760m": GPTConfig(hidden=1536, num_layers=24, num_heads=16),
+    "gpt-1.3b": GPTConfig(hidden=2048, num_layers=24, num_heads=32),
+    "gpt-2.6b": GPTConfig(hidden=2560, num_layers=32, num_heads=32),
+    "gpt-6.7b": GPTConfig(hidden=4096, num_layers=32, num_heads=32),
+    "gpt-15b": GPTConfig(hidden=5120, num_layers=48, num_heads=40),
+    "gpt-39b": GPTConfig(hidden=8192, num_layers=48, num_heads=64),
+    "gpt-76b": GPTConfig(hidden=10240, num_layers=60, num_heads=80),
+}
+"""Configurations by name."""
+
+
+def get_model_config(name: str, **changes: Any) -> ModelConfig:
+    """The configuration called `name`, with fields replaced by `changes` (`remat=True`, `dtype="bfloat16"`).
+
+    Raises:
+        AlpaVizError: no model has this name, or its configuration has no such field; the message lists what there is.
+    """
+    config = MODELS.get(name.lower())
+    if config is None:
+        raise AlpaVizError(f"No model is called {name!r}. Models: {', '.join(MODELS)}.")
+    fields = [field.name for field in dataclasses.fields(config)]
+    unknown = [change for change in changes if change not in fields]
+    if unknown:
+        raise AlpaVizError(f"Model {name!r} has no field {unknown[0]!r} to change. Fields: {', '.join(fields)}.")
+    return dataclasses.replace(config, **changes)
+
+
+def get_model(name: str, batch_size: int = 8, *, abstract: bool = True, **changes: Any) -> Training:
+    """Training step, state and batch of the model called `name`.
+
+    Args:
+        batch_size: examples of the whole batch, all microbatches together.
+        abstract: shapes instead of arrays.
+        changes: fields of the configuration to replace.
+
+    Raises:
+        AlpaVizError: no model has this name.
+    """
+    return make_training_step(get_model_config(name, **changes), batch_size, abstract=abstract)
