@@ -18,7 +18,7 @@ _FIRST_KEY = re.compile(r"^(\w+)\[('?)(\w+)\2\](.+)$")
 class CollectiveTotal:
     """All collectives of one kind over the same axes of one stage, in one step.
 
-    `count` runs of them; `num_bytes` sums what each takes part with (see `PlannedCollective`), `time_s` what each takes.
+    `count` runs; `num_bytes` sums what each takes part with (see `PlannedCollective`), `time_s` what each takes.
     """
 
     stage: int
@@ -137,8 +137,8 @@ def _describe_stages(plan: Plan) -> list[str]:
 
 
 def _make_stage_row(stage: StagePlan) -> tuple[str, ...]:
-    layers = f"{stage.first_layer}" if stage.first_layer == stage.last_layer else (
-        f"{stage.first_layer}-{stage.last_layer}"
+    layers = (
+        f"{stage.first_layer}" if stage.first_layer == stage.last_layer else (f"{stage.first_layer}-{stage.last_layer}")
     )
     mesh = " ".join(f"{axis}={size}" for axis, size in stage.axis_sizes.items())
     memory = stage.memory
