@@ -1,8 +1,8 @@
 """A plan: everything that was decided, with its estimates, as plain data.
 
 A plan opens without JAX. It says which program (`ProgramSummary.fingerprint`) and which cluster it was made for.
-Floats are seconds (`*_s`) and bytes (`*_bytes`). `save_plan` and `load_plan` are in `alpaviz.plan_file`, `compare_plans` in
-`alpaviz.plan_diff`, `validate_plan` in `alpaviz.plan_check`.
+Floats are seconds (`*_s`) and bytes (`*_bytes`). `save_plan` and `load_plan` are in `alpaviz.plan_file`,
+`compare_plans` in `alpaviz.plan_diff`, `validate_plan` in `alpaviz.plan_check`.
 """
 
 from __future__ import annotations

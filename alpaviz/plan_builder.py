@@ -24,11 +24,10 @@ from alpaviz.plan import (
     ProgramSummary,
     SolverReport,
     StagePlan,
-    Transfer,
     ValuePlan,
 )
-from alpaviz.plan_transfers import find_transfers
 from alpaviz.plan_times import estimate_step
+from alpaviz.plan_transfers import find_transfers
 from alpaviz.program.program import SHARED_LAYER, Program, Role, ValueKind
 from alpaviz.program.strategy import build_strategy
 from alpaviz.types import ShardingSpec, replicated_spec
@@ -77,9 +76,7 @@ def build_plan(
     )  # fmt: skip
 
 
-def _realize(
-    program: Program, structure: ProgramStructure, index: int, stage: ChosenStage
-) -> StageRealization:
+def _realize(program: Program, structure: ProgramStructure, index: int, stage: ChosenStage) -> StageRealization:
     realization = StageRealization(program, stage.solver.costs, index, dict(structure.state_pairs))
     shape = stage.shapes.find(stage.first, stage.last)
     problem = stage.solver.build(shape)
@@ -116,9 +113,7 @@ def _plan_values(
     for v, layer in zip(program.inputs, program.input_layers, strict=True):
         stage_of_value[v] = stage_of_layer.get(layer, 0)
     for op in program.ops:
-        for v in op.outputs:
-            if v is not None:
-                stage_of_value[v] = stage_of_layer.get(op.layer, 0)
+        stage_of_value.update({v: stage_of_layer.get(op.layer, 0) for v in op.outputs if v is not None})
     plans = []
     for value in program.values:
         stage = stage_of_value[value.id]

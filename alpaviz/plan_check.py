@@ -47,9 +47,7 @@ def _check_stages(plan: Plan) -> None:
         for n in stage.mesh_shape:
             size *= n
         if size != stage.num_devices:
-            raise PlanFormatError(
-                f"stage {stage.index}: a mesh of {size} devices lies on {stage.num_devices} devices."
-            )
+            raise PlanFormatError(f"stage {stage.index}: a mesh of {size} devices lies on {stage.num_devices} devices.")
         for device in stage.devices:
             host, number = device
             if device in used:
@@ -76,7 +74,9 @@ def _check_spec(plan: Plan, stage: int, what: str, shape: tuple[int, ...], spec:
     sizes = plan.stages[stage].axis_sizes
     axes = list_axes(spec)
     if len(spec) != len(shape) or len(set(axes)) != len(axes) or any(axis not in sizes for axis in axes):
-        raise PlanFormatError(f"{what}: {spec} is no spec of {len(shape)} dimensions on a mesh with axes {tuple(sizes)}.")
+        raise PlanFormatError(
+            f"{what}: {spec} is no spec of {len(shape)} dimensions on a mesh with axes {tuple(sizes)}."
+        )
     for d, dim_axes in enumerate(spec):
         shards = 1
         for axis in dim_axes:
@@ -97,7 +97,8 @@ def _check_program(plan: Plan, program: Program) -> None:
         detail = f" ({', '.join(reasons)})" if reasons else ""
         raise PlanMismatchError(
             f"The plan was made for program {plan.program.name!r} [{plan.program.fingerprint}], not for "
-            f"{program.name!r} [{program.fingerprint}]{detail}. Plan again, or trace with the same step, shapes and options."
+            f"{program.name!r} [{program.fingerprint}]{detail}. Plan again, or trace "
+            "with the same step, shapes and options."
         )
 
 

@@ -47,8 +47,10 @@ def _is_changed(before: OpPlan, after: OpPlan) -> bool:
 
 def _describe_stage(stage: StagePlan) -> str:
     mesh = "x".join(map(str, stage.mesh_shape))
-    layers = f"layer {stage.first_layer}" if stage.first_layer == stage.last_layer else (
-        f"layers {stage.first_layer} to {stage.last_layer}"
+    layers = (
+        f"layer {stage.first_layer}"
+        if stage.first_layer == stage.last_layer
+        else (f"layers {stage.first_layer} to {stage.last_layer}")
     )
     return f"{layers} on {stage.submesh}, mesh {mesh}"
 
@@ -79,9 +81,7 @@ def _list_times(plan: Plan) -> dict[str, float]:
 
 def _compare_times(before: Plan, after: Plan) -> list[DiffRow]:
     old, new = _list_times(before), _list_times(after)
-    changes = [
-        (abs(new.get(part, 0.0) - old.get(part, 0.0)), part) for part in dict.fromkeys([*old, *new])
-    ]
+    changes = [(abs(new.get(part, 0.0) - old.get(part, 0.0)), part) for part in dict.fromkeys([*old, *new])]
     least = 1e-4 * max(before.estimate.step_s, after.estimate.step_s)
     return [
         DiffRow("time", part, format_seconds(old.get(part, 0.0)), format_seconds(new.get(part, 0.0)))
@@ -130,11 +130,11 @@ def _summarise(before: Plan, after: Plan, changed: list[tuple[OpPlan, OpPlan]]) 
     peak_old = max(s.memory.total_bytes for s in before.stages)
     peak_new = max(s.memory.total_bytes for s in after.stages)
     if abs(peak_new - peak_old) > 0.001 * peak_old:
-        sentences.append(
-            f"The fullest device holds {format_bytes(peak_new)} instead of {format_bytes(peak_old)}."
-        )
+        sentences.append(f"The fullest device holds {format_bytes(peak_new)} instead of {format_bytes(peak_old)}.")
     groups = Counter(
-        (_name_split(a.output_specs), _name_split(b.output_specs)) for a, b in changed if a.output_specs != b.output_specs
+        (_name_split(a.output_specs), _name_split(b.output_specs))
+        for a, b in changed
+        if a.output_specs != b.output_specs
     )
     for (was, now), count in groups.most_common(4):
         sentences.append(f"{count} op{'s' if count > 1 else ''} went from {was} to {now}.")

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from alpaviz.cluster import Cluster, parse_cluster
 from alpaviz.errors import (
-
     InfeasibleError,
     InvalidStepError,
     PinConflictError,
@@ -26,7 +25,7 @@ from alpaviz.errors import (
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
 from alpaviz.plan_check import validate_plan
-from alpaviz.plan_diff import PlanDiff, compare_plans
+from alpaviz.plan_diff import PlanDiff, compare_plans, format_seconds
 from alpaviz.plan_file import load_plan, save_plan
 from alpaviz.planner_state import Alternative, PlannerState, SolveProgress
 from alpaviz.planning import PlannerOptions, PlanningSession, check_pins
@@ -236,7 +235,9 @@ class Planner:
     def _solve(self, pins: tuple[Pin, ...], should_stop: Callable[[], bool]) -> Plan:
         began = time.monotonic()
 
-        def report(phase: str, done: int, total: int, objective: float | None = None, bound: float | None = None) -> None:
+        def report(
+            phase: str, done: int, total: int, objective: float | None = None, bound: float | None = None
+        ) -> None:
             self._progress = SolveProgress(phase, done, total, objective, bound, time.monotonic() - began)
             self._notify()
 
@@ -474,7 +475,8 @@ class Planner:
 def _describe_solved(plan: Plan) -> str:
     gap = 0.0 if plan.solver.objective <= 0 else 1 - plan.solver.bound / plan.solver.objective
     quality = "proven best for the cost model" if gap < 1e-5 else f"within {gap:.1%} of the bound"
-    return f"{plan.num_stages} stage{'s' if plan.num_stages > 1 else ''}, step {plan.estimate.step_s * 1e3:.3g} ms, {quality}."
+    stages = f"{plan.num_stages} stage{'s' if plan.num_stages > 1 else ''}"
+    return f"{stages}, step {format_seconds(plan.estimate.step_s)}, {quality}."
 
 
 class _PhasePrinter:
@@ -487,5 +489,3 @@ class _PhasePrinter:
         if progress.phase != self._phase:
             self._phase = progress.phase
             print(f"[{progress.elapsed_s:6.1f} s] {progress.phase}", flush=True)
-
-

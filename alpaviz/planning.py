@@ -245,8 +245,8 @@ class PlanningSession:
         if pricing.short:
             short, first, last = min(pricing.short.values())
             raise InfeasibleError(
-                f"The model does not fit: layers {first} to {last} need at least {short / 1e9:.2f} GB more on each device "
-                f"than the {self.memory_limit / 1e9:.2f} GB that a plan may use of {memory / 1e9:.0f} GB. Use more "
+                f"The model does not fit: layers {first} to {last} need at least {short / 1e9:.2f} GB more on each "
+                f"device than the {self.memory_limit / 1e9:.2f} GB that a plan may use of {memory / 1e9:.0f} GB. Use more "
                 "devices or microbatches, a larger device, or jax.checkpoint.",
                 short,
             )
@@ -348,7 +348,7 @@ def check_pins(program: Program, cluster: Cluster, pins: Sequence[Pin]) -> None:
     layers = sorted(
         (int(p.subject), int(p.choice), p) for p in pins if p.kind is PinKind.LAYER_STAGE and p.subject is not None
     )
-    for (a, stage_a, pin_a), (b, stage_b, pin_b) in zip(layers, layers[1:], strict=False):
+    for (a, stage_a, pin_a), (b, stage_b, pin_b) in itertools.pairwise(layers):
         if stage_a > stage_b or (stage_b - stage_a > b - a):
             raise PinConflictError(
                 f"layer {a} is pinned to stage {stage_a} and layer {b} to stage {stage_b}, but stages hold layers in "

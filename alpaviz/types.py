@@ -46,6 +46,6 @@ def format_spec(spec: ShardingSpec) -> str:
     return "[" + ", ".join("".join(axes) or "-" for axes in spec) + "]"
 
 
-def to_spec(entries: Iterable[None | str | Iterable[str]]) -> ShardingSpec:
+def to_spec(entries: Iterable[str | Iterable[str] | None]) -> ShardingSpec:
     """A spec from what people write: `("x", None, ("x", "y"))`, as in `jax.sharding.PartitionSpec`."""
     return tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)

@@ -26,7 +26,10 @@ DEVICES: dict[str, DeviceType] = {
         "H100-80GB", 80e9, 3350e9, (("float32", 494.5e12), ("float16", 989e12), ("bfloat16", 989e12), ("int8", 1979e12))
     ),
     "H200-141GB": DeviceType(
-        "H200-141GB", 141e9, 4800e9, (("float32", 494.5e12), ("float16", 989e12), ("bfloat16", 989e12), ("int8", 1979e12))
+        "H200-141GB",
+        141e9,
+        4800e9,
+        (("float32", 494.5e12), ("float16", 989e12), ("bfloat16", 989e12), ("int8", 1979e12)),
     ),
     # One core of a current server, order of magnitude only: for trying plans on virtual devices.
     "CPU": DeviceType("CPU", 4e9, 10e9, (("float32", 50e9), ("float64", 25e9))),
@@ -77,7 +80,12 @@ def get_cluster(name: str, num_hosts: int = 1) -> Cluster:
             "for CPU devices of this machine. describe_cluster makes one of your own."
         )
     return describe_cluster(
-        f"{name.lower()}:{num_hosts}", num_hosts, preset.num_devices, preset.device, link=preset.link, network=preset.network
+        f"{name.lower()}:{num_hosts}",
+        num_hosts,
+        preset.num_devices,
+        preset.device,
+        link=preset.link,
+        network=preset.network,
     )
 
 
@@ -123,7 +131,9 @@ def parse_cluster(text: str) -> Cluster:
     try:
         num_hosts = int(count) if count else 1
     except ValueError:
-        raise InvalidClusterError(f"cluster {text!r}: {count!r} is not a number of hosts, as in 'p3.16xlarge:2'.") from None
+        raise InvalidClusterError(
+            f"cluster {text!r}: {count!r} is not a number of hosts, as in 'p3.16xlarge:2'."
+        ) from None
     return get_cluster(name.strip(), num_hosts)
 
 

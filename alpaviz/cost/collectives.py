@@ -1,7 +1,7 @@
 """Collectives by the alpha-beta model on the links that their mesh axes run over.
 
-Ring algorithms: a group of n devices, each with a link of bandwidth B and latency a, all groups at once (`LogicalMesh.links` holds
-what one group gets then). Over several axes a collective is done axis by axis, or flat over
+Ring algorithms: a group of n devices, each with a link of bandwidth B and latency a, all groups at once
+(`LogicalMesh.links` holds what one group gets then). Over several axes a collective is done axis by axis, or flat over
 all of them at the slowest link, whichever is quicker.
 
 Source: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH, 2005.

@@ -1,8 +1,8 @@
 """From one sharding spec to another: the cheapest sequence of slices, all-gathers, all-to-alls and permutes.
 
 Specs are states, and four kinds of step join them: a slice splits a dimension further and is free; an all-gather
-undoes the last axes of a dimension; an all-to-all moves the last axis of one dimension to the end of another; a collective-permute
-rearranges axes where every dimension keeps its number of shards. Each step is one that XLA makes as
+undoes the last axes of a dimension; an all-to-all moves the last axis of one dimension to the end of another; a
+collective-permute rearranges axes where every dimension keeps its number of shards. Each step is one that XLA makes as
 exactly one collective. The cheapest path is found by Dijkstra's algorithm.
 
 Source: Zheng et al. 2022, table 2, extended to meshes of any rank.
@@ -111,9 +111,7 @@ def _find_paths(shape: tuple[int, ...], itemsize: int, held: ShardingSpec, mesh:
     return done
 
 
-def _list_steps(
-    shape: tuple[int, ...], full: float, spec: ShardingSpec, mesh: LogicalMesh
-) -> Iterator[ReshardingStep]:
+def _list_steps(shape: tuple[int, ...], full: float, spec: ShardingSpec, mesh: LogicalMesh) -> Iterator[ReshardingStep]:
     sizes = mesh.axis_sizes
     local = full / count_shards(spec, sizes)
     used = {axis for axes in spec for axis in axes}

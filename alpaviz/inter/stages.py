@@ -1,7 +1,7 @@
 """The stage dynamic programme (paper section 5.2, equations 2 to 4): layers to stages, stages to submeshes.
 
-In: what every run of layers costs on every option (submesh and logical mesh) with every number of microbatches in flight. Out: the stages with
-the least step time  T = sum_i t_i + (B - 1) max_i t_i.
+In: what every run of layers costs on every option (submesh and logical mesh) with every number of microbatches in
+flight. Out: the stages with the least step time  T = sum_i t_i + (B - 1) max_i t_i.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class StageCostTable:
 
     Attributes:
         latency: (first layer, last layer, option, stages from here to the end - 1), seconds a microbatch, forward and
-            backward; inf where the layers do not fit or the option is not allowed. In 1F1B a stage keeps as many microbatches
-            in flight as there are stages from it to the end.
+            backward; inf where the layers do not fit or the option is not allowed. In 1F1B a stage keeps as many
+            microbatches in flight as there are stages from it to the end.
         sizes: devices of each option.
     """
 
@@ -88,8 +88,8 @@ def choose_stages(
 ) -> StageChoice:
     """The stages of least step time that use all `num_devices` devices.
 
-    Thresholds t_max on the slowest stage are tried in ascending order, until not even the shortest sum of latencies could
-    make up for a slower stage. Ties go to the smaller t_max, then to fewer stages, then to earlier cuts.
+    Thresholds t_max on the slowest stage are tried in ascending order, until not even the shortest sum of latencies
+    could make up for a slower stage. Ties go to the smaller t_max, then to fewer stages, then to earlier cuts.
     """
     constraints = constraints or StageConstraints()
     if constraints.is_by_stage:
@@ -105,9 +105,7 @@ def choose_stages(
     return _search(table.latency, num_devices, num_microbatches, constraints.num_stages, table.sizes)
 
 
-def _restrict(
-    table: StageCostTable, constraints: StageConstraints, count: int
-) -> tuple[FloatArray, tuple[int, ...]]:
+def _restrict(table: StageCostTable, constraints: StageConstraints, count: int) -> tuple[FloatArray, tuple[int, ...]]:
     """Latencies for exactly `count` stages; the last axis then stands for one stage each, `count - 1 - stage`."""
     latency = table.latency.copy()
     layers = np.arange(table.num_layers)

@@ -1,7 +1,7 @@
 """The sharding problem of one layer on one logical mesh: candidates of each decision with their costs.
 
-In: a program, one `LayerInstance` and the costs of a mesh. Out: a `LayerProblem`: variables, edges between them, and for every value
-of the layer which variable decides its spec. Stage problems are put together from these
+In: a program, one `LayerInstance` and the costs of a mesh. Out: a `LayerProblem`: variables, edges between them, and
+for every value of the layer which variable decides its spec. Stage problems are put together from these
 (`stage_problem.py`), so a layer class is worked out once per mesh.
 
 Variables are the decisions of `leaders.py`, the layer's inputs (parameters, optimizer state, batch), and the values
@@ -216,9 +216,7 @@ class _Builder:
         else:
             target.micro_s = target.micro_s + prices
 
-    def _add_resharding(
-        self, op: Op, number: int, held: Track, lead: Track, wanted: Sequence[ShardingSpec]
-    ) -> None:
+    def _add_resharding(self, op: Op, number: int, held: Track, lead: Track, wanted: Sequence[ShardingSpec]) -> None:
         """Charge the resharding of a value to what `lead` wants, once however many ops want the same."""
         distinct = tuple(dict.fromkeys(wanted))
         where = {spec: i for i, spec in enumerate(distinct)}

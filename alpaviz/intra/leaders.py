@@ -1,8 +1,9 @@
 """Which ops are decisions and which follow a neighbour (paper section 4.2: light ops are merged into an operand).
 
 In: one layer. Out: per op how its strategy is found. Matrix products, convolutions, look-ups and their gradients are
-decisions. Other ops follow their largest operand, the deepest among equals. Optimizer ops follow the optimizer state, so that a
-parameter's whole update happens in one layout. Values made from scalars alone are free: they are made in whatever layout is read.
+decisions. Other ops follow their largest operand, the deepest among equals. Optimizer ops follow the optimizer state,
+so that a parameter's whole update happens in one layout. Values made from scalars alone are free: they are made in
+whatever layout is read.
 """
 
 from __future__ import annotations

@@ -26,7 +26,12 @@ from alpaviz.program.strategy import (
 )
 from alpaviz.types import ShardingSpec, count_shards
 
-_OP_CLASSES = {"dot_general": "matmul", "conv_general_dilated": "convolution", "gather": "gather", "scatter-add": "gather"}
+_OP_CLASSES = {
+    "dot_general": "matmul",
+    "conv_general_dilated": "convolution",
+    "gather": "gather",
+    "scatter-add": "gather",
+}
 _NO_WORK = frozenset(
     {"reshape", "squeeze", "expand_dims", "stop_gradient", "optimization_barrier", "broadcast_in_dim", "iota", "copy"}
 )
@@ -159,5 +164,3 @@ class MeshCosts:
             time = price_collective("all-reduce", size, self.mesh, strategy.reduce_axes)
             found.append(PlannedCollective("all-reduce", strategy.reduce_axes, size, time))
         return tuple(found)
-
-

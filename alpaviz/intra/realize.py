@@ -57,7 +57,9 @@ class StageRealization:
         """Work out the reshardings of all layers, now that every value of the stage has its spec."""
         for walk in self._walks:
             walk.enter_externals()
-        order = sorted(((i, walk, p) for walk in self._walks for p, i in enumerate(walk.instance.ops)), key=lambda x: x[0])
+        order = sorted(
+            ((i, walk, p) for walk in self._walks for p, i in enumerate(walk.instance.ops)), key=lambda x: x[0]
+        )
         self.ops = [walk.plan_op(position) for _, walk, position in order]
 
     def plan_chain(
@@ -178,10 +180,14 @@ class _LayerWalk:
                 reshardings.append(found)
         reshardings.extend(self._plan_state_returns(op))
         return make_op_plan(
-            op, self.stage.stage, strategy, position in self.decisions, tuple(reshardings), cost.collectives,
+            op,
+            self.stage.stage,
+            strategy,
+            position in self.decisions,
+            tuple(reshardings),
+            cost.collectives,
             cost.compute_s,
         )
-
 
     def _plan_state_returns(self, op: Op) -> list[PlannedResharding]:
         """New state that goes back to the layout in which the state is stored."""

@@ -1,7 +1,7 @@
 """The sharding problem of a stage: the problems of its layers put together.
 
-Layers of one class that carry the same pins form a group and take the same decisions, so a stage of a hundred equal layers is as
-large a problem as one of three. In: layer problems of one mesh and a range of layers. Out: a
+Layers of one class that carry the same pins form a group and take the same decisions, so a stage of a hundred equal
+layers is as large a problem as one of three. In: layer problems of one mesh and a range of layers. Out: a
 `StageProblem`, from whose solution the stage's times and memory follow.
 """
 
@@ -246,6 +246,4 @@ class _StageBuilder:
             tuple(unary), tuple(Edge(u, v, cost) for (u, v), cost in sorted(merged.items())), memory, names
         )
         parameters, optimizer, gradients, activations = (tuple(part) for part in self.bytes)
-        return StageProblem(
-            problem, self.offsets, parts[0], parts[1], parameters, optimizer, gradients, activations
-        )
+        return StageProblem(problem, self.offsets, parts[0], parts[1], parameters, optimizer, gradients, activations)

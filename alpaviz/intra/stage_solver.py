@@ -1,9 +1,9 @@
 """Solves stages on one logical mesh, each structurally distinct one once.
 
-In: ranges of layers. Out: `SolvedStage`: times, memory and choices. A stage whose unlimited optimum fits needs no memory limit; only
-where it does not is the limited problem solved. Along a family of stages that differ
-only in how often one group of layers repeats, the optimum is a concave function of that number (a minimum of linear functions), so a
-choice that is best at both ends is best between.
+In: ranges of layers. Out: `SolvedStage`: times, memory and choices. A stage whose unlimited optimum fits needs no
+memory limit; only where it does not is the limited problem solved. Along a family of stages that differ only in how
+often one group of layers repeats, the optimum is a concave function of that number (a minimum of linear functions), so
+a choice that is best at both ends is best between.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from alpaviz.errors import SolveCancelledError
 from alpaviz.intra.layer_problem import LayerProblem, build_layer_problem
 from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.problem import ShardingSolution, SolveStatus
@@ -25,11 +26,9 @@ from alpaviz.intra.stage_problem import (
     StagePrice,
     StageProblem,
     StageShape,
-    StageShapes,
     build_stage_problem,
 )
 from alpaviz.intra.structure import ProgramStructure
-from alpaviz.errors import SolveCancelledError
 from alpaviz.pins import Pin
 from alpaviz.program.program import Program
 
@@ -199,8 +198,10 @@ def _is_impossible(shape: StageShape) -> bool:
 
 def _family_key(shape: StageShape) -> object:
     return (
-        tuple(key for key, _ in shape.groups), tuple(key for key, _ in shape.links), tuple(key for key, _ in shape.copies)
-    )  # fmt: skip
+        tuple(key for key, _ in shape.groups),
+        tuple(key for key, _ in shape.links),
+        tuple(key for key, _ in shape.copies),
+    )
 
 
 def _counts(shape: StageShape) -> np.ndarray:

@@ -77,12 +77,8 @@ def find_structure(program: Program) -> ProgramStructure:
         if key not in classes:
             classes[key] = len(representatives)
             representatives.append(layer)
-        instances.append(
-            LayerInstance(layer, classes[key], tuple(op.id for op in ops), values, owned, externals)
-        )
-    return ProgramStructure(
-        tuple(instances), tuple(representatives), tuple(producer), saved, accumulated, pairs
-    )
+        instances.append(LayerInstance(layer, classes[key], tuple(op.id for op in ops), values, owned, externals))
+    return ProgramStructure(tuple(instances), tuple(representatives), tuple(producer), saved, accumulated, pairs)
 
 
 def _order_updates(program: Program, ops: list[Op]) -> list[Op]:
@@ -191,7 +187,11 @@ def _number_values(
             if v is not None
         )
         key.append((op.primitive, op.role, op.rule, inputs, outputs, marked))
-    key.append(tuple(sorted((local[a], local.get(b, -1)) for a, b in marks.state_pairs.items() if a in made_here and a in local)))
+    key.append(
+        tuple(
+            sorted((local[a], local.get(b, -1)) for a, b in marks.state_pairs.items() if a in made_here and a in local)
+        )
+    )
     # State that no op reads still takes memory: it is numbered last.
     for v, owner in zip(program.inputs, program.input_layers, strict=True):
         if owner == layer:

@@ -41,9 +41,7 @@ def assemble_program(
         table.add(v, ValueKind.STATE if i < num_state else ValueKind.BATCH, _name_input(names[i]))
         for i, v in enumerate(closed.jaxpr.invars)
     ]
-    constants = [
-        table.add(v, ValueKind.CONSTANT, f"constant[{i}]") for i, v in enumerate(closed.jaxpr.constvars)
-    ]
+    constants = [table.add(v, ValueKind.CONSTANT, f"constant[{i}]") for i, v in enumerate(closed.jaxpr.constvars)]
     ops = _make_ops(ordered, table)
     outputs = tuple(None if isinstance(v, internals.Literal) else table.ids[v] for v in placed.outvars)
     jaxpr = internals.make_jaxpr(

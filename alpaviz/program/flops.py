@@ -20,19 +20,19 @@ def count_flops(eqn: Any) -> float:
     if name == "dot_general":
         (contract, _), _ = eqn.params["dimension_numbers"]
         left = eqn.invars[0].aval.shape
-        return 2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(left[d] for d in contract)
+        return 2.0 * float(math.prod(eqn.outvars[0].aval.shape) * math.prod(left[d] for d in contract))
     if name == "conv_general_dilated":
         kernel = eqn.invars[1].aval.shape
         out_feature = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
-        return 2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(kernel) / max(1, out_feature)
+        return 2.0 * float(math.prod(eqn.outvars[0].aval.shape) * math.prod(kernel) / max(1, out_feature))
     if name == "scan":
         return float(eqn.params["length"]) * _count_body(eqn.params["jaxpr"])
     if name in _FREE:
         return 0.0
-    if name.startswith("reduce_") or name.startswith("scatter"):
-        return float(math.prod(eqn.invars[0].aval.shape)) if name.startswith("reduce_") else float(
-            math.prod(eqn.invars[-1].aval.shape)
-        )
+    if name.startswith("reduce_"):
+        return float(math.prod(eqn.invars[0].aval.shape))
+    if name.startswith("scatter"):
+        return float(math.prod(eqn.invars[-1].aval.shape))
     return float(sum(math.prod(v.aval.shape) for v in eqn.outvars))
 
 

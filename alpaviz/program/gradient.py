@@ -47,8 +47,8 @@ def value_and_grad(
     """`jax.value_and_grad`, and a marker: what it computes is done once per microbatch.
 
     A planned step runs it on slices of the batch; the value, the gradients and floating-point auxiliary results are
-    averaged over the microbatches, so `fun` should return a mean over its batch. Other auxiliary results are those of the last
-    microbatch.
+    averaged over the microbatches, so `fun` should return a mean over its batch. Other auxiliary results are those of
+    the last microbatch.
 
     Args:
         fun: returns a scalar, or (scalar, auxiliary results) with `has_aux`.
@@ -76,7 +76,7 @@ def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: boo
 
 
 def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) or isinstance(leaf, jax.core.Tracer)
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic, jax.core.Tracer))
 
 
 def _differentiate(
@@ -125,9 +125,13 @@ def _run_marked(closed: Any, flat_args: list[Any], num_wanted: int) -> tuple[Any
     region = next(_region_numbers)
     value_aval = closed.jaxpr.outvars[0].aval
     if value_aval.shape != ():
-        raise InvalidStepError(f"value_and_grad: the function must return a scalar, not an array of shape {value_aval.shape}.")
+        raise InvalidStepError(
+            f"value_and_grad: the function must return a scalar, not an array of shape {value_aval.shape}."
+        )
     if not jnp.issubdtype(value_aval.dtype, jnp.floating):
-        raise InvalidStepError(f"value_and_grad: the function must return a real floating-point scalar, not {value_aval.dtype}.")
+        raise InvalidStepError(
+            f"value_and_grad: the function must return a real floating-point scalar, not {value_aval.dtype}."
+        )
     rest = flat_args[num_wanted:]
 
     def evaluate(*wanted: Any) -> tuple[Any, list[Any]]:
@@ -140,11 +144,13 @@ def _run_marked(closed: Any, flat_args: list[Any], num_wanted: int) -> tuple[Any
 
 
 def _mark_exit(leaf: Any) -> Any:
-    return EXIT.bind(jnp.asarray(leaf)) if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.float0) else leaf
+    return EXIT.bind(jnp.asarray(leaf)) if leaf.dtype != jax.dtypes.float0 else leaf
 
 
 def _evaluate(closed: Any, arguments: list[Any], region: int) -> list[Any]:
-    env: dict[Any, Any] = dict(zip([*closed.jaxpr.constvars, *closed.jaxpr.invars], [*closed.consts, *arguments], strict=True))
+    env: dict[Any, Any] = dict(
+        zip([*closed.jaxpr.constvars, *closed.jaxpr.invars], [*closed.consts, *arguments], strict=True)
+    )
 
     def read(v: Any) -> Any:
         return v.val if isinstance(v, internals.Literal) else env[v]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax._src import core as jax_core
 from jax._src import source_info_util
 from jax.extend import core as jex_core
@@ -41,7 +42,9 @@ def make_jaxpr(
     return jex_core.ClosedJaxpr(jaxpr, list(consts))
 
 
-def make_equation(primitive: Any, invars: Sequence[Any], outvars: Sequence[Any], params: dict[str, Any], like: Any) -> Any:
+def make_equation(
+    primitive: Any, invars: Sequence[Any], outvars: Sequence[Any], params: dict[str, Any], like: Any
+) -> Any:
     """A new equation that takes its source and context from the equation `like`."""
     return jax_core.new_jaxpr_eqn(
         list(invars), list(outvars), primitive, params, jax_core.no_effects, like.source_info, like.ctx
@@ -68,11 +71,18 @@ def add_scope(eqn: Any, scope: str) -> Any:
     return eqn.replace(source_info=info.replace(name_stack=info.name_stack.extend(scope)))
 
 
+def is_extended(dtype: Any) -> bool:
+    """Whether `dtype` is one of JAX's own (a typed PRNG key), which NumPy does not know."""
+    return bool(jnp.issubdtype(dtype, jax.dtypes.extended))
+
+
 def read_source_line(eqn: Any) -> str:
-    """`file.py:41` of the innermost frame that is the user's, or "" where JAX kept none."""
+    """`file.py:41` of the innermost frame that is the user's (`cell:41` in a notebook), or "" where JAX kept none."""
     frame = source_info_util.user_frame(eqn.source_info.traceback)
     if frame is None:
         return ""
+    if "ipykernel_" in frame.file_name or frame.file_name.startswith("<ipython"):
+        return f"cell:{frame.start_line}"
     return f"{frame.file_name.rsplit('/', 1)[-1]}:{frame.start_line}"
 
 

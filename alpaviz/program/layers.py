@@ -7,6 +7,8 @@ balance limit on FLOP; among equal ones the FLOP are spread most evenly.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,7 +55,9 @@ def cluster_layers(groups: ForwardGroups, num_layers: int | None = None) -> list
     problem = _SegmentProblem.build(groups, segment_of_group, num_segments)
     if num_layers is not None:
         if num_layers > num_segments:
-            raise ValueError(f"{num_layers} layers were asked for, but the forward pass has only {num_segments} heavy ops")
+            raise ValueError(
+                f"{num_layers} layers were asked for, but the forward pass has only {num_segments} heavy ops"
+            )
         cuts = problem.cut(num_layers) or problem.cut(num_layers, imbalance=float("inf"))
     else:
         cuts = _choose_cuts(problem)
@@ -69,7 +73,7 @@ def _merge_into_segments(groups: ForwardGroups) -> list[int]:
     heavy = [i for i, flops in enumerate(groups.flops) if flops > 0 and flops >= _HEAVY_SHARE * largest]
     passing = _count_passing_bytes(groups)
     segments = np.zeros(len(groups.flops), dtype=int)
-    for left, right in zip(heavy, heavy[1:], strict=False):
+    for left, right in itertools.pairwise(heavy):
         cut = left + 1 + int(np.argmin(passing[left + 1 : right + 1]))
         # A bias that is added after a product belongs to it: go on while nothing more passes.
         while cut < right and passing[cut + 1] == passing[cut]:
@@ -140,9 +144,7 @@ class _SegmentProblem:
             best = np.min(np.maximum(before[:, None], cost), axis=0)
         return float(best[-1])
 
-    def _most_even(
-        self, num_layers: int, legal: npt.NDArray[np.bool_], work: npt.NDArray[np.float64]
-    ) -> list[int]:
+    def _most_even(self, num_layers: int, legal: npt.NDArray[np.bool_], work: npt.NDArray[np.float64]) -> list[int]:
         cost = np.where(legal, work**2, np.inf)
         best = cost[0].copy()
         choices = []
@@ -169,7 +171,7 @@ def _choose_cuts(problem: _SegmentProblem) -> list[int] | None:
         if cuts is None:
             continue
         bounds = [0, *cuts, len(problem.flops)]
-        runs = list(zip(bounds, bounds[1:], strict=False))
+        runs = list(itertools.pairwise(bounds))
         classes = len({problem.signatures[a:b] for a, b in runs})
         work = [float(problem.flops[a:b].sum()) for a, b in runs]
         imbalance = max(work) / (sum(work) / len(work)) if sum(work) else 1.0
@@ -198,14 +200,14 @@ def _find_block_starts(problem: _SegmentProblem) -> list[int] | None:
             for phase in range(period)
         ]
         block_flops = float(problem.flops[first : first + period].sum())
-
-        def rank(starts: list[int]) -> tuple[float, int, float]:
-            received = max((float(problem.received[s, -1]) for s in starts), default=0.0)
-            first_block = float(problem.flops[: starts[0]].sum()) if starts else 0.0
-            return received, -len(starts), abs(first_block - block_flops)
-
-        return min(phases, key=rank)
+        return min(phases, key=functools.partial(_rank_phase, problem, block_flops))
     return None
+
+
+def _rank_phase(problem: _SegmentProblem, block_flops: float, starts: list[int]) -> tuple[float, int, float]:
+    received = max((float(problem.received[s, -1]) for s in starts), default=0.0)
+    first_block = float(problem.flops[: starts[0]].sum()) if starts else 0.0
+    return received, -len(starts), abs(first_block - block_flops)
 
 
 def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:

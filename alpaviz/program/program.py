@@ -12,7 +12,6 @@ from typing import Any
 
 from alpaviz.program.rule import ShardingRule
 
-
 SHARED_LAYER = -1
 """Layer of ops and inputs that belong to no layer (step counters, schedules): every stage repeats them."""
 
@@ -173,6 +172,6 @@ _ITEMSIZES = {
 
 def dtype_itemsize(dtype: str) -> int:
     """Bytes of one element; 1 for 8-bit floats, 8 for PRNG keys and tokens (an extended dtype's usual size)."""
-    if dtype.startswith("float8") or dtype.startswith("float4"):
+    if dtype.startswith(("float8", "float4")):
         return 1
     return _ITEMSIZES.get(dtype, 8)

@@ -15,7 +15,6 @@ from alpaviz.program.flatten import RECOMPUTED
 from alpaviz.program.gradient import BOUNDARY, EXIT, SCOPE_PREFIX, SEED
 from alpaviz.program.program import Role
 
-
 _REGION_STRIDE = 10_000_000
 
 
@@ -124,14 +123,16 @@ def _remove_markers(
         plain = tuple(s for s in scopes if _is_for_people(s))
         placed = eqn.replace(invars=[resolve(v) for v in eqn.invars])
         kept.append(MarkedEquation(placed, role, group, plain))
-    return MarkedStep(
-        tuple(kept), tuple(resolve(v) for v in outvars), tuple(boundaries), has_marker, warnings
-    )
+    return MarkedStep(tuple(kept), tuple(resolve(v) for v in outvars), tuple(boundaries), has_marker, warnings)
 
 
 def _is_for_people(scope: str) -> bool:
     """Whether a scope was set by the user or a framework, not by us, by `jnp.einsum` or by `jax.checkpoint`."""
-    return not scope.startswith(SCOPE_PREFIX) and "->" not in scope and scope not in ("rematted_computation", "checkpoint", RECOMPUTED)
+    return (
+        not scope.startswith(SCOPE_PREFIX)
+        and "->" not in scope
+        and scope not in ("rematted_computation", "checkpoint", RECOMPUTED)
+    )
 
 
 def _read_group(scopes: tuple[str, ...]) -> int | None:

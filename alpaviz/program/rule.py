@@ -1,9 +1,9 @@
 """Sharding rules: which dimensions of an op's operands and results are the same factor, and of what kind each is.
 
 A rule is written like an einsum, `"b m k, b k n -> b m n"`: one term per operand and result, one factor per
-dimension. `(h d)` is a dimension made of two factors, the first varying slowest; `1` is a dimension that nothing may split.
-A factor that operands have and no result has is a reduction. Everything else about an op's parallel forms (strategies,
-collectives, propagation of specs) follows from its rule; there is no code per primitive beyond it.
+dimension. `(h d)` is a dimension made of two factors, the first varying slowest; `1` is a dimension that nothing may
+split. A factor that operands have and no result has is a reduction. Everything else about an op's parallel forms
+(strategies, collectives, propagation of specs) follows from its rule; there is no code per primitive beyond it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class ShardingRule:
     is_opaque: bool = False
 
     def __str__(self) -> str:
-        return f"{', '.join(map(self._format_term, self.operands))} -> {', '.join(map(self._format_term, self.results))}"
+        return (
+            f"{', '.join(map(self._format_term, self.operands))} -> {', '.join(map(self._format_term, self.results))}"
+        )
 
     def _format_term(self, term: tuple[DimFactors, ...]) -> str:
         words = []
@@ -134,9 +136,9 @@ def parse_rule(
         Factor(name, sizes[name], FactorKind.REDUCTION if name not in in_results else FactorKind.PARALLEL)
         for name in order
     )
-    if unknown := sorted(in_results - in_operands):
-        if operand_terms:
-            raise ShardingRuleError(f"rule {text!r}: factor {unknown[0]!r} of a result is in no operand.")
+    unknown = sorted(in_results - in_operands)
+    if unknown and operand_terms:
+        raise ShardingRuleError(f"rule {text!r}: factor {unknown[0]!r} of a result is in no operand.")
     index = {name: position for position, name in enumerate(order)}
 
     def to_positions(terms: list[list[list[str]]]) -> tuple[tuple[DimFactors, ...], ...]:

@@ -89,9 +89,7 @@ def _spec_of_term(
     return tuple(tuple(axis for f in dim for axis in axes_of(f)) for dim in term)
 
 
-def _label(
-    rule: ShardingRule, factor_axes: Sequence[tuple[MeshAxis, ...]], scattered: Mapping[MeshAxis, int]
-) -> str:
+def _label(rule: ShardingRule, factor_axes: Sequence[tuple[MeshAxis, ...]], scattered: Mapping[MeshAxis, int]) -> str:
     words = []
     for factor, axes in zip(rule.factors, factor_axes, strict=True):
         plain = "".join(a for a in axes if a not in scattered)
@@ -137,7 +135,9 @@ def _list_axis_options(rule: ShardingRule, *, scatter: bool) -> list[_AxisOption
         options.append(_AxisOption(position))
         if scatter and factor.kind is FactorKind.REDUCTION:
             options.extend(
-                _AxisOption(position, d) for d, dim in enumerate(rule.results[0]) if dim and rule.factors[dim[0]].size > 1
+                _AxisOption(position, d)
+                for d, dim in enumerate(rule.results[0])
+                if dim and rule.factors[dim[0]].size > 1
             )
     return options
 
@@ -163,9 +163,7 @@ def _build_if_legal(
     return strategy
 
 
-def follow_spec(
-    rule: ShardingRule, operand: int, spec: ShardingSpec, axis_sizes: Mapping[MeshAxis, int]
-) -> Strategy:
+def follow_spec(rule: ShardingRule, operand: int, spec: ShardingSpec, axis_sizes: Mapping[MeshAxis, int]) -> Strategy:
     """The strategy that keeps as much of operand `operand`'s `spec` as the rule allows.
 
     Axes on a dimension that cannot be split are dropped, so `input_specs[operand]` may be less split than `spec`.
@@ -193,7 +191,7 @@ def _factor_axes_from_term(
             continue
         kept: tuple[MeshAxis, ...] = ()
         for axis in axes:
-            if factor.size % count_shards((kept + (axis,),), axis_sizes):
+            if factor.size % count_shards(((*kept, axis),), axis_sizes):
                 break
             kept += (axis,)
         factor_axes[dim[0]] = kept

@@ -80,7 +80,7 @@ def make_recipe(
         )
     if not isinstance(num_microbatches, int) or num_microbatches < 1:
         raise InvalidStepError(f"num_microbatches must be a whole number of at least 1, not {num_microbatches!r}.")
-    label = name or getattr(step, "__name__", type(step).__name__)
+    label = str(name or getattr(step, "__name__", type(step).__name__))
     return TraceRecipe(
         step, _abstract(state), tuple(_abstract(b) for b in batch), num_microbatches, num_layers, batch_axes, label
     )
@@ -99,7 +99,7 @@ def _trace_once(recipe: TraceRecipe, num_microbatches: int) -> Program:
     leaves, in_tree = jax.tree.flatten(arguments)
     names = _name_leaves(arguments)
     num_state = len(jax.tree.leaves(recipe.state))
-    axes: list[int | None] = [None] * num_state + _flatten_batch_axes(recipe)
+    axes: list[int | None] = [*([None] * num_state), *_flatten_batch_axes(recipe)]
     avals = [
         leaf if axis is None else _slice_leaf(leaf, axis, num_microbatches, leaf_name)
         for leaf, axis, leaf_name in zip(leaves, axes, names, strict=True)
@@ -233,10 +233,9 @@ def _match_state(
     for part in parts:
         stop = start + part.num_leaves
         if part == structure and all(
-            tuple(a.shape) == tuple(getattr(b, "shape", ())) for a, b in zip(out_avals[start:stop], state_leaves, strict=True)
+            tuple(a.shape) == tuple(getattr(b, "shape", ()))
+            for a, b in zip(out_avals[start:stop], state_leaves, strict=True)
         ):
             return tuple((start + i, i) for i in range(part.num_leaves))
         start = stop
     return ()
-
-

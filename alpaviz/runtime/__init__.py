@@ -1,7 +1,7 @@
 """A plan becomes something that runs.
 
-In: a `Plan` and the `Program` it was made for. Out: an `Executable` with the signature of the training step, on the devices of
-this process or on Ray.
+In: a `Plan` and the `Program` it was made for. Out: an `Executable` with the signature of the training step, on the
+devices of this process or on Ray.
 """
 
 from alpaviz.runtime.executable import Executable

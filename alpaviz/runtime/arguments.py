@@ -1,4 +1,4 @@
-"""Between a step's pytrees and a program's values: checking, slicing into microbatches, and putting results together."""
+"""Between a step's pytrees and a program's values: checking, slicing into microbatches, putting together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from alpaviz.errors import LaunchError
+from alpaviz.program.jax_internals import is_extended
 from alpaviz.program.program import Program, ValueKind
 
 
@@ -21,8 +22,8 @@ def flatten_arguments(program: Program, arguments: Sequence[Any]) -> list[Any]:
     leaves, structure = jax.tree.flatten(tuple(arguments))
     if structure != program.in_tree:
         raise LaunchError(
-            f"The step was planned for arguments of the structure {program.in_tree}, not {structure}. Pass the state and "
-            "batch in the form that the planner was given."
+            f"The step was planned for arguments of the structure {program.in_tree}, not {structure}. Pass the "
+            "state and batch in the form that the planner was given."
         )
     for leaf, v, axis in zip(leaves, program.inputs, program.batch_axes, strict=True):
         value = program.values[v]
@@ -33,8 +34,8 @@ def flatten_arguments(program: Program, arguments: Sequence[Any]) -> list[Any]:
             raise LaunchError(f"{value.name} has shape {tuple(np.shape(leaf))}; the plan is for {tuple(shape)}.")
         if isinstance(leaf, jax.Array) and leaf.is_deleted():
             raise LaunchError(
-                f"{value.name} has been deleted: it was donated to an earlier step. Keep the state that the step returned, "
-                "or launch with donate_state=False."
+                f"{value.name} has been deleted: it was donated to an earlier step. Keep the state that the step "
+                "returned, or launch with donate_state=False."
             )
     return leaves
 
@@ -57,7 +58,7 @@ def is_batch(program: Program, position: int) -> bool:
 
 def to_host(leaf: Any) -> Any:
     """A batch leaf on the host, where it is sliced; PRNG keys stay arrays of JAX."""
-    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+    if isinstance(leaf, jax.Array) and is_extended(leaf.dtype):
         return leaf
     return np.asarray(leaf)
 

@@ -1,7 +1,7 @@
 """Which collectives a compiled module contains, as bytes by kind and mesh axes.
 
-Bytes are counted as `PlannedCollective` counts them, so that a plan can be held against what XLA made of it. XLA combines collectives,
-so bytes are compared and not numbers of ops.
+Bytes are counted as `PlannedCollective` counts them, so that a plan can be held against what XLA made of it. XLA
+combines collectives, so bytes are compared and not numbers of ops.
 """
 
 from __future__ import annotations
@@ -105,4 +105,7 @@ def _read_mesh_groups(match: re.Match[str]) -> list[list[int]]:
     parts = [entry.strip("' ") for entry in match[4].split(",") if entry.strip()]
     grouped = [names.index(part.split(":")[0].strip("'")) for part in parts]
     others = [d for d in range(len(shape)) if d not in grouped]
-    return [list(map(int, group)) for group in devices.transpose(others + grouped).reshape(-1, int(np.prod([shape[d] for d in grouped])))]
+    return [
+        list(map(int, group))
+        for group in devices.transpose(others + grouped).reshape(-1, int(np.prod([shape[d] for d in grouped])))
+    ]

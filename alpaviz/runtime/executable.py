@@ -15,8 +15,8 @@ MeasuredTimes = dict[int, dict[str, float]]
 class Executable(ABC):
     """A launched plan: `executable(state, *batch)` is the training step that it was traced from.
 
-    The user's arrays are never consumed, unless `launch` was told to donate the state. The state that a step returns can be
-    passed to the next without moving. Close it, or use it in a `with` block.
+    The user's arrays are never consumed, unless `launch` was told to donate the state. The state that a step returns
+    can be passed to the next without moving. Close it, or use it in a `with` block.
     """
 
     def __init__(self, plan: Plan, program: Program) -> None:
@@ -41,7 +41,7 @@ class Executable(ABC):
 
     @abstractmethod
     def compiled_text(self, stage: int, part: str) -> str:
-        """HLO of a stage's `"forward"`, `"backward"` or `"update"` chunk (`"step"` of a stage that is the whole plan)."""
+        """HLO of a stage's `"forward"`, `"backward"` or `"update"` chunk (`"step"` of a one-stage plan)."""
 
     @abstractmethod
     def close(self) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from alpaviz.plan import Plan
+from alpaviz.program.jax_internals import is_extended
 from alpaviz.program.program import Program, Role, ValueKind
 from alpaviz.runtime.arguments import is_batch, to_host
 from alpaviz.runtime.evaluate import evaluate_ops
@@ -32,9 +33,7 @@ class FusedStep:
         self._state_positions = tuple(i for i in positions if not is_batch(program, i))
         self._in_shardings = [self._shard_input(i) for i in positions]
         out_shardings = [None if v is None else self._shard(v) for v in program.outputs]
-        self._call = jax.jit(
-            self._run, out_shardings=out_shardings, donate_argnums=(0,) if donate_state else ()
-        )
+        self._call = jax.jit(self._run, out_shardings=out_shardings, donate_argnums=(0,) if donate_state else ())
 
     def _shard(self, value: int) -> Any:
         return self.layouts.shard(value, len(self.program.values[value].shape))
@@ -58,7 +57,9 @@ class FusedStep:
         sharding = self._in_shardings[position]
         if isinstance(leaf, jax.Array):
             return leaf if leaf.sharding == sharding else jax.device_put(leaf, sharding)
-        return jax.device_put(np.asarray(leaf, dtype=self.program.values[self.program.inputs[position]].dtype), sharding)
+        return jax.device_put(
+            np.asarray(leaf, dtype=self.program.values[self.program.inputs[position]].dtype), sharding
+        )
 
     def _stack(self, leaf: Any, position: int) -> Any:
         """A batch leaf with the microbatches as a new first dimension."""
@@ -111,7 +112,7 @@ class FusedStep:
 
     def _make_zeros(self, value: int) -> Any:
         aval = find_aval(self.program, value)
-        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        if is_extended(aval.dtype):
             return jax.random.wrap_key_data(jnp.zeros((*aval.shape, 2), jnp.uint32))
         return self._hold(jnp.zeros(aval.shape, aval.dtype), value)
 

@@ -26,8 +26,8 @@ def launch(
 
     Args:
         program: the traced step that the plan was made for.
-        backend: `"local"` (devices of this process), `"ray"` (workers, one for each host of the plan), or `"auto"`: local
-            where this process has enough devices.
+        backend: `"local"` (devices of this process), `"ray"` (workers, one for each host of the plan), or `"auto"`:
+            local where this process has enough devices.
         devices: those to use locally, hosts laid end to end; by default all of this process's.
         donate_state: let a step overwrite the state that it is given, which halves the memory of states. The state
             passed in cannot be used afterwards.

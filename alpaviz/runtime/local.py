@@ -15,6 +15,7 @@ import numpy as np
 
 from alpaviz.errors import LaunchError
 from alpaviz.plan import Plan
+from alpaviz.program.jax_internals import is_extended
 from alpaviz.program.program import Program, Role
 from alpaviz.runtime.arguments import assemble_results, flatten_arguments, is_batch, slice_microbatch, to_host
 from alpaviz.runtime.executable import Executable, MeasuredTimes
@@ -90,7 +91,12 @@ class LocalExecutable(Executable):
         return assemble_results(self.program, leaves, results)
 
     def _advance(
-        self, stage: int, worker: StageWorker, position: list[int], mailbox: dict[tuple[int, int, int], Any], is_timed: bool
+        self,
+        stage: int,
+        worker: StageWorker,
+        position: list[int],
+        mailbox: dict[tuple[int, int, int], Any],
+        is_timed: bool,
     ) -> int:
         """Issue instructions of one stage until it waits or has issued a chunk; how many."""
         done = 0
@@ -190,7 +196,7 @@ def put(leaf: Any, sharding: Any, dtype: str) -> Any:
 
 def fetch_leaf(leaf: Any) -> Any:
     """An array on the host."""
-    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+    if isinstance(leaf, jax.Array) and is_extended(leaf.dtype):
         return leaf
     return np.asarray(leaf)
 

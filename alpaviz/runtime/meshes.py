@@ -45,7 +45,9 @@ class StageLayouts:
         return NamedSharding(self.mesh, to_partition_spec(spec))
 
 
-def list_layouts(plan: Plan, meshes: Sequence[Mesh], state_pairs: Sequence[tuple[int, int]]) -> tuple[StageLayouts, ...]:
+def list_layouts(
+    plan: Plan, meshes: Sequence[Mesh], state_pairs: Sequence[tuple[int, int]]
+) -> tuple[StageLayouts, ...]:
     """Layouts of every stage. New state has the spec in which the state is stored."""
     specs: list[dict[int, ShardingSpec]] = [{} for _ in plan.stages]
     for value in plan.values:

@@ -1,8 +1,8 @@
 """A planned program cut into chunks: what each stage runs in one piece.
 
-In: a program and a plan. Out: a `Partition`: per stage a forward and a backward chunk, run once per microbatch, and update
-chunks, run once per step. Update chunks have phases, so that stages may read each other's results in between (a global norm). Ops of
-scalars that belong to no layer are repeated in every chunk that reads them.
+In: a program and a plan. Out: a `Partition`: per stage a forward and a backward chunk, run once per microbatch, and
+update chunks, run once per step. Update chunks have phases, so that stages may read each other's results in between (a
+global norm). Ops of scalars that belong to no layer are repeated in every chunk that reads them.
 """
 
 from __future__ import annotations
@@ -167,14 +167,16 @@ class _Partitioner:
                 readers[v].add(key)
         result = {}
         for key, chunk in chunks.items():
-            made = dict.fromkeys(v for i in chunk.ops for v in self.program.ops[i].outputs if self.maker.get(v) == key)
+            made = dict.fromkeys(
+                v for i in chunk.ops for v in self.program.ops[i].outputs if v is not None and self.maker.get(v) == key
+            )
             if chunk.is_update:
-                outputs = tuple(v for v in made if v is not None and readers[v] - {key})
+                outputs = tuple(v for v in made if readers[v] - {key})
                 result[key] = Chunk(key, chunk.ops, chunk.inputs, outputs, finals=chunk.finals)
                 continue
-            read_in_pass = {v for v in made if any(k[1] is not Role.UPDATE for k in readers.get(v or 0, ()))}
-            outputs = tuple(v for v in made if v is not None and v in read_in_pass)
-            sums = tuple(v for v in made if v is not None and self.accumulated.get(v) == "mean")
-            lasts = tuple(v for v in made if v is not None and self.accumulated.get(v) == "last")
+            read_in_pass = {v for v in made if any(k[1] is not Role.UPDATE for k in readers[v])}
+            outputs = tuple(v for v in made if v in read_in_pass)
+            sums = tuple(v for v in made if self.accumulated.get(v) == "mean")
+            lasts = tuple(v for v in made if self.accumulated.get(v) == "last")
             result[key] = Chunk(key, chunk.ops, chunk.inputs, outputs, sums, lasts)
         return result

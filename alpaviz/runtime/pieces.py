@@ -8,13 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from alpaviz.program.jax_internals import is_extended
+
 Piece = tuple[tuple[tuple[int, int], ...], np.ndarray]
 """((start, stop) per dimension, the data there)."""
 
 
 def list_pieces(array: Any) -> list[Piece]:
     """What of `array` this process holds, each part once over all processes."""
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
+    if is_extended(array.dtype):
         array = jax.random.key_data(array)
     pieces = []
     for shard in array.addressable_shards:
@@ -38,7 +40,7 @@ def join_pieces(shape: Sequence[int], dtype: Any, pieces: Sequence[Piece]) -> np
 
 
 def place_array(array: Any, sharding: Any) -> Any:
-    """`array` in `sharding`, whose devices may belong to several processes (each then calls this with the same array)."""
+    """`array` in `sharding`, whose devices may belong to several processes (each calls this with the same array)."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
     array = np.asarray(array)

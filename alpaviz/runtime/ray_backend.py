@@ -13,6 +13,7 @@ import numpy as np
 from alpaviz.errors import AlpaVizError, LaunchError
 from alpaviz.plan import Plan
 from alpaviz.plan_file import plan_to_json
+from alpaviz.program.jax_internals import is_extended
 from alpaviz.program.program import Program, Role, ValueKind
 from alpaviz.runtime.arguments import assemble_results, flatten_arguments, is_batch
 from alpaviz.runtime.executable import Executable
@@ -123,7 +124,9 @@ class RayExecutable(Executable):
         stages = [s.index for s in self.plan.stages if any(h == host for h, _ in s.devices)]
         where = f"host {host} (stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))})"
         if isinstance(error, self._ray.exceptions.RayActorError):
-            return LaunchError(f"The worker of {where} died. Launch the plan again; the planner and its plan are as they were.")
+            return LaunchError(
+                f"The worker of {where} died. Launch the plan again; the planner and its plan are as they were."
+            )
         return LaunchError(f"The worker of {where} failed: {str(error).strip().splitlines()[-1]}")
 
     def __call__(self, state: Any, *batch: Any) -> Any:
@@ -163,7 +166,9 @@ class RayExecutable(Executable):
         for position, (leaf, v) in enumerate(zip(leaves, self.program.inputs, strict=True)):
             if isinstance(leaf, RemoteValue):
                 if leaf.owner != id(self):
-                    raise LaunchError(f"{self.program.values[v].name} is on the workers of another executable: fetch it first.")
+                    raise LaunchError(
+                        f"{self.program.values[v].name} is on the workers of another executable: fetch it first."
+                    )
                 stored[v] = (leaf.generation.step, leaf.value)
             elif is_batch(self.program, position):
                 batch[v] = to_portable(leaf, self.program.values[v].dtype)
@@ -207,15 +212,14 @@ class RayExecutable(Executable):
     def place(self, state: Any) -> Any:
         leaves, structure = jax.tree.flatten(state)
         values = self.program.inputs[: len(leaves)]
-        arrays = {
-            v: to_portable(leaf, self.program.values[v].dtype) for leaf, v in zip(leaves, values, strict=True)
-        }
+        arrays = {v: to_portable(leaf, self.program.values[v].dtype) for leaf, v in zip(leaves, values, strict=True)}
         self._step += 1
         message = self._ray.put(arrays)
         self._get([worker.store.remote(self._step, message) for worker in self._workers])
         generation = self._make_generation(self._step)
         handles = [
-            RemoteValue(generation, v, self.program.values[v].shape, self.program.values[v].dtype, id(self)) for v in values
+            RemoteValue(generation, v, self.program.values[v].shape, self.program.values[v].dtype, id(self))
+            for v in values
         ]
         return jax.tree.unflatten(structure, handles)
 
@@ -247,7 +251,7 @@ class RayExecutable(Executable):
 
 def to_portable(leaf: Any, dtype: str) -> Any:
     """A leaf as a host array that can be pickled."""
-    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+    if isinstance(leaf, jax.Array) and is_extended(leaf.dtype):
         raise LaunchError(
             "Typed PRNG keys cannot be sent to Ray workers yet: use jax.random.PRNGKey (raw keys) in the state."
         )
@@ -276,5 +280,3 @@ def pickle_by_value(recipe: Any) -> bytes:
 def _is_installed(module: Any) -> bool:
     path = getattr(module, "__file__", None) or ""
     return "site-packages" in path or module.__name__.split(".")[0] == "alpaviz"
-
-

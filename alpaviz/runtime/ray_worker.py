@@ -160,6 +160,7 @@ class HostWorker:
         """The array sent to `target`, or None while something of it is on its way."""
         import jax
 
+        from alpaviz.program.jax_internals import is_extended
         from alpaviz.runtime.pieces import join_pieces, place_array
         from alpaviz.runtime.stage_worker import find_aval
 
@@ -173,8 +174,10 @@ class HostWorker:
             mail = self._mail.pop(key)
         aval = find_aval(self.program, value)
         pieces = [piece for part in mail for piece in part]
-        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
-            whole = jax.random.wrap_key_data(join_pieces((*aval.shape, *pieces[0][1].shape[len(aval.shape) :]), "uint32", pieces))
+        if is_extended(aval.dtype):
+            words = pieces[0][1].shape[len(aval.shape) :]
+            data = join_pieces((*aval.shape, *words), "uint32", pieces)
+            whole: Any = jax.random.wrap_key_data(jax.numpy.asarray(data))
         else:
             whole = join_pieces(aval.shape, aval.dtype, pieces)
         return place_array(whole, self.stages[target].shard(value))
@@ -194,7 +197,9 @@ class HostWorker:
             raise
         except Exception as error:
             detail = traceback.format_exc(limit=-6)
-            raise LaunchError(f"{current[0]} on host {self.host} failed: {type(error).__name__}: {error}\n{detail}") from None
+            raise LaunchError(
+                f"{current[0]} on host {self.host} failed: {type(error).__name__}: {error}\n{detail}"
+            ) from None
         self._store[order.step] = {v: a for worker in self.stages.values() for v, a in worker.results.items()}
         return self._report(order)
 
@@ -216,7 +221,11 @@ class HostWorker:
                     inputs[v] = place_array(order.arrays[v], worker.shard(v))
                 elif v in order.stored:
                     step, stored = order.stored[v]
-                    inputs[v] = self._store[step][stored] if owners[v] == stage else self._wait(v, INPUT, owners[v], stage, order.step)
+                    inputs[v] = (
+                        self._store[step][stored]
+                        if owners[v] == stage
+                        else self._wait(v, INPUT, owners[v], stage, order.step)
+                    )
                 elif v in order.batch:
                     self._slice(order.batch[v], v, worker, batch)
             worker.begin(inputs, batch)
@@ -233,9 +242,7 @@ class HostWorker:
 
     def _find_owners(self, order: StepOrder) -> dict[int, int]:
         """Input value -> the stage that has stored what it comes from."""
-        return {
-            v: self.maker.get(stored, self.plan.values[stored].stage) for v, (_, stored) in order.stored.items()
-        }
+        return {v: self.maker.get(stored, self.plan.values[stored].stage) for v, (_, stored) in order.stored.items()}
 
     def _needs(self, stage: int, value: int) -> bool:
         return stage in self.readers[value]

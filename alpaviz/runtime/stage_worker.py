@@ -28,9 +28,7 @@ Results = dict[int, Any]
 class ChunkRunner:
     """One chunk as a jitted function of its inputs and running sums; sums are donated."""
 
-    def __init__(
-        self, program: Program, plan: Plan, partition: Partition, chunk: Chunk, layouts: StageLayouts
-    ) -> None:
+    def __init__(self, program: Program, plan: Plan, partition: Partition, chunk: Chunk, layouts: StageLayouts) -> None:
         self.program, self.plan, self.partition = program, plan, partition
         self.chunk, self.layouts = chunk, layouts
         self.accumulates = plan.num_microbatches > 1 and bool(chunk.sums)
@@ -111,9 +109,7 @@ class StageWorker:
             for key, chunk in partition.chunks.items()
             if key[0] == stage
         }
-        self._zero_makers = {
-            key: runner.make_zero_sums() for key, runner in self.runners.items() if runner.accumulates
-        }
+        self._zero_makers = {key: runner.make_zero_sums() for key, runner in self.runners.items() if runner.accumulates}
         made = set(partition.maker)
         read = dict.fromkeys(v for runner in self.runners.values() for v in runner.chunk.inputs)
         self.needed_inputs = tuple(v for v in read if v not in made)

@@ -71,8 +71,8 @@ def simulate_schedule(
     """Play `order`.
 
     A forward task needs the forward of every earlier stage that sends to it (the neighbour always counts), a backward
-    the backward of the later ones, and its own forward. A send takes its time after the task that makes the value and overlaps with
-    the sender's next work.
+    the backward of the later ones, and its own forward. A send takes its time after the task that makes the value and
+    overlaps with the sender's next work.
 
     Args:
         transfers: (source stage, target stage) -> seconds for each microbatch.
@@ -149,28 +149,30 @@ class _Player:
         self.free[task.stage] = end
         for (source, target), seconds in self.transfers.items():
             is_forward = source < target
-            if source == task.stage and seconds > 0 and task.kind is not TaskKind.UPDATE:
-                if is_forward == (task.kind is TaskKind.FORWARD):
-                    self.sends.append(Send(source, target, task.microbatch, end, end + seconds))
+            is_same_way = task.kind is (TaskKind.FORWARD if is_forward else TaskKind.BACKWARD)
+            if source == task.stage and seconds > 0 and is_same_way:
+                self.sends.append(Send(source, target, task.microbatch, end, end + seconds))
 
 
 def export_trace(timeline: Timeline, name: str = "step") -> dict[str, object]:
-    """Trace events for Chrome's and Perfetto's viewers; one track per stage, one for its sends. Times in microseconds."""
+    """Trace events for Chrome's and Perfetto's viewers; one track per stage and one for its sends."""
     events: list[dict[str, object]] = []
     for stage, items in enumerate(timeline.stages):
         events.append({"ph": "M", "pid": 0, "tid": stage, "name": "thread_name", "args": {"name": f"stage {stage}"}})
-        for event in items:
-            events.append(
-                {
-                    "ph": "X", "pid": 0, "tid": stage, "name": f"{event.task.kind.value} {event.task.microbatch}",
-                    "cat": event.task.kind.value, "ts": event.start_s * 1e6, "dur": (event.end_s - event.start_s) * 1e6,
-                }
-            )  # fmt: skip
-    for send in timeline.sends:
-        events.append(
-            {
-                "ph": "X", "pid": 1, "tid": send.source, "name": f"send {send.microbatch} to stage {send.target}",
-                "cat": "send", "ts": send.start_s * 1e6, "dur": (send.end_s - send.start_s) * 1e6,
-            }
-        )  # fmt: skip
+        events.extend(
+            _make_event(0, stage, f"{e.task.kind.value} {e.task.microbatch}", e.task.kind.value, e.start_s, e.end_s)
+            for e in items
+        )
+    events.extend(
+        _make_event(1, s.source, f"send {s.microbatch} to stage {s.target}", "send", s.start_s, s.end_s)
+        for s in timeline.sends
+    )
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"name": name}}
+
+
+def _make_event(process: int, track: int, name: str, category: str, start_s: float, end_s: float) -> dict[str, object]:
+    """One complete event; its times are in microseconds, as the viewers want them."""
+    return {
+        "ph": "X", "pid": process, "tid": track, "name": name, "cat": category, "ts": start_s * 1e6,
+        "dur": (end_s - start_s) * 1e6,
+    }  # fmt: skip

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-
-
 import nbformat
 import pytest
 
@@ -42,5 +40,3 @@ def test_the_tour_is_planned_pinned_from_the_page_and_solved_again(notebook: Not
     widget.locator(".ap-undo").click()
     page.wait_for_function("document.querySelectorAll('.alpaviz .ap-pin').length === 0")
     assert notebook.ask(last + 1).startswith("[] solved")
-
-

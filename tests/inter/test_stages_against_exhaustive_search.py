@@ -68,10 +68,14 @@ def test_the_best_stages_cost_what_exhaustive_search_finds(table: StageCostTable
 
 @settings(max_examples=100, deadline=None)
 @given(cost_tables(), st.integers(1, 8), st.data())
-def test_constraints_are_kept_and_the_rest_is_best(table: StageCostTable, microbatches: int, data: st.DataObject) -> None:
+def test_constraints_are_kept_and_the_rest_is_best(
+    table: StageCostTable, microbatches: int, data: st.DataObject
+) -> None:
     stages = table.max_stages
     count = data.draw(st.sampled_from([None, *range(1, stages + 1)]))
-    layer_stage = data.draw(st.dictionaries(st.integers(0, table.num_layers - 1), st.integers(0, stages - 1), max_size=2))
+    layer_stage = data.draw(
+        st.dictionaries(st.integers(0, table.num_layers - 1), st.integers(0, stages - 1), max_size=2)
+    )
     stage_options = data.draw(
         st.dictionaries(st.integers(0, stages - 1), st.frozensets(st.integers(0, 3), max_size=3), max_size=2)
     )
@@ -82,7 +86,9 @@ def test_constraints_are_kept_and_the_rest_is_best(table: StageCostTable, microb
 
 @settings(max_examples=60, deadline=None)
 @given(cost_tables(), st.integers(1, 8), st.data())
-def test_lowering_a_cost_never_raises_the_optimum(table: StageCostTable, microbatches: int, data: st.DataObject) -> None:
+def test_lowering_a_cost_never_raises_the_optimum(
+    table: StageCostTable, microbatches: int, data: st.DataObject
+) -> None:
     before = choose_stages(table, DEVICES, microbatches).objective
     lowered = table.latency.copy()
     entry = tuple(data.draw(st.integers(0, size - 1)) for size in lowered.shape)

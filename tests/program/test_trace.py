@@ -142,7 +142,7 @@ def test_equal_programs_have_equal_fingerprints_and_others_do_not() -> None:
 
 
 def test_a_step_that_is_no_function_is_refused() -> None:
-    with pytest.raises(InvalidStepError, match="must be a function of .state, .batch., not dict"):
+    with pytest.raises(InvalidStepError, match=r"must be a function of .state, .batch., not dict"):
         trace_program({"not": "a step"}, {}, BATCH)  # type: ignore[arg-type]
 
 

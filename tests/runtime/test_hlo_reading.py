@@ -19,7 +19,9 @@ LINES = {
 
 @pytest.mark.parametrize("form", sorted(LINES))
 def test_groups_along_the_first_axis_are_recognised(form: str) -> None:
-    assert count_collective_bytes("ENTRY %main\n  " + LINES[form], (4, 2), ("x", "y")) == {("all-reduce", ("x",)): 128.0}
+    assert count_collective_bytes("ENTRY %main\n  " + LINES[form], (4, 2), ("x", "y")) == {
+        ("all-reduce", ("x",)): 128.0
+    }
 
 
 def test_a_tuple_result_counts_all_its_parts() -> None:

@@ -140,7 +140,10 @@ def test_a_saved_plan_is_launched_after_loading(tmp_path: Any) -> None:
 
 def test_another_batch_shape_is_named() -> None:
     planner = Planner(adam_step, init_gpt_state(2), IDS, cluster="virtual:2", num_microbatches=2)
-    with plan_and_launch(planner) as executable, pytest.raises(LaunchError, match=r"batch has shape \(8, 17\).*\(16, 17\)"):
+    with (
+        plan_and_launch(planner) as executable,
+        pytest.raises(LaunchError, match=r"batch has shape \(8, 17\).*\(16, 17\)"),
+    ):
         executable(init_gpt_state(2), IDS[:8])
 
 

@@ -62,7 +62,9 @@ def test_equal_stages_wait_for_the_share_that_the_closed_form_says(
     st.lists(st.tuples(st.floats(0.1, 5), st.floats(0.1, 5)), min_size=1, max_size=5),
     st.integers(1, 10),
 )
-def test_a_step_is_never_shorter_than_the_papers_lower_limit(times: list[tuple[float, float]], microbatches: int) -> None:
+def test_a_step_is_never_shorter_than_the_papers_lower_limit(
+    times: list[tuple[float, float]], microbatches: int
+) -> None:
     durations = [StageDurations(f, b, 0.0) for f, b in times]
     timeline = simulate_schedule(order_1f1b(len(times), microbatches), durations)
     slowest = max(f + b for f, b in times)
@@ -89,7 +91,7 @@ def test_a_send_delays_the_receiver_and_not_the_sender() -> None:
 
 
 def test_an_unknown_schedule_is_named_with_those_there_are() -> None:
-    with pytest.raises(AlpaVizError, match="'zigzag'. Known: 1f1b, gpipe"):
+    with pytest.raises(AlpaVizError, match=r"'zigzag'\. Known: 1f1b, gpipe"):
         get_order("zigzag", 2, 2)
 
 

@@ -26,9 +26,7 @@ def make_gather_rule(signature: OpSignature) -> ShardingRule:
     for d, position in enumerate(batch_positions):
         index[d] = result[position] = builder.add(index_shape[d])
     operand: Dims = [()] * len(operand_shape)
-    batching = dict(
-        zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
-    )
+    batching = dict(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
     windows = iter(numbers.offset_dims)
     for d, size in enumerate(operand_shape):
         if d in batching:

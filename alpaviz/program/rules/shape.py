@@ -131,9 +131,7 @@ def make_concatenate_rule(signature: OpSignature) -> ShardingRule:
     """Every dimension but the one that is joined is parallel."""
     joined = signature.params["dimension"]
     builder = RuleBuilder()
-    factors: Dims = [
-        () if d == joined else builder.add(size) for d, size in enumerate(signature.result_shapes[0])
-    ]
+    factors: Dims = [() if d == joined else builder.add(size) for d, size in enumerate(signature.result_shapes[0])]
     return builder.finish([factors] * len(signature.operand_shapes), [factors])
 
 
