@@ -1,0 +1,177 @@
+"""Figures of a plan for notebooks and reports, made with plotly: timeline, costs, memory, and two plans side by side.
+
+Colours are those of Okabe and Ito, told apart with any kind of colour vision; the background is transparent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from alpaviz.plan import Plan
+from alpaviz.plan_diff import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_Columns = Mapping[str, Mapping[str, float]]
+"""Parts by column, in order, each part in seconds or bytes."""
+
+COLOURS: dict[str, str] = {
+    "forward": "#0072B2",
+    "backward": "#E69F00",
+    "update": "#009E73",
+    "send": "#CC79A7",
+    "compute": "#0072B2",
+    "all-reduce": "#D55E00",
+    "all-gather": "#E69F00",
+    "reduce-scatter": "#CC79A7",
+    "all-to-all": "#F0E442",
+    "collective-permute": "#56B4E9",
+    "resharding": "#009E73",
+    "waiting": "#999999",
+    "parameters": "#0072B2",
+    "optimizer": "#56B4E9",
+    "gradients": "#009E73",
+    "activations": "#E69F00",
+    "temporary": "#CC79A7",
+    "capacity": "#D55E00",
+}
+"""Colour of each part, the same in every figure."""
+
+
+def timeline(plan: Plan) -> go.Figure:
+    """One step, a row for each stage and, beside it, what it sends: bars from start to end, in ms.
+
+    Sends that happen once a step are left out, as in `alpaviz.plan_times.play_plan`.
+    """
+    from alpaviz.plan_times import play_plan  # brings JAX
+
+    played = play_plan(plan)
+    bars: dict[str, list[tuple[str, float, float, str]]] = {}
+    for index, events in enumerate(played.stages):
+        for event in events:
+            kind = event.task.kind.value
+            what = kind if kind == "update" else f"{kind} of microbatch {event.task.microbatch}"
+            bars.setdefault(kind, []).append((f"stage {index}", event.start_s, event.end_s, what))
+    for send in played.sends:
+        what = f"microbatch {send.microbatch} to stage {send.target}"
+        bars.setdefault("send", []).append((f"stage {send.source} sends", send.start_s, send.end_s, what))
+    rows = [f"stage {i}" for i in range(plan.num_stages)]
+    if "send" in bars:
+        rows = [row for stage in rows for row in (stage, f"{stage} sends")]
+    figure = _make_figure(f"Timeline of a step of {plan.program.name}: {format_seconds(plan.estimate.step_s)}")
+    for kind, items in bars.items():
+        figure.add_bar(
+            name=kind, orientation="h", marker={"color": COLOURS[kind], "line": {"width": 0.5, "color": "white"}},
+            y=[row for row, *_ in items], base=[start * 1e3 for _, start, _, _ in items],
+            x=[(end - start) * 1e3 for _, start, end, _ in items],
+            customdata=[[what, format_seconds(end - start)] for _, start, end, what in items],
+            hovertemplate="%{y}: %{customdata[0]}<br>%{customdata[1]} from %{base:.4g} ms<extra></extra>",
+        )  # fmt: skip
+    figure.update_layout(barmode="overlay", xaxis={"title": "time (ms)", "rangemode": "tozero"})
+    figure.update_yaxes(categoryorder="array", categoryarray=rows[::-1])
+    return figure
+
+
+def costs(plan: Plan) -> go.Figure:
+    """Where the time of a step goes on each stage, in ms: compute, collectives by kind, resharding, waiting."""
+    step = plan.estimate.step_s
+    columns: dict[str, dict[str, float]] = {}
+    for stage in plan.stages:
+        parts = {"compute": stage.compute_s, **dict(stage.collectives_s), "resharding": stage.resharding_s}
+        columns[f"stage {stage.index}"] = {**parts, "waiting": max(0.0, step - sum(parts.values()))}
+    figure = _make_figure(f"Time of a step of {plan.program.name}: {format_seconds(step)}")
+    _stack(figure, columns, 1e3, format_seconds)
+    figure.update_layout(yaxis={"title": "time a step (ms)"})
+    return figure
+
+
+def memory(plan: Plan) -> go.Figure:
+    """What fills the fullest device of each stage, in GB (1e9 bytes), and what it can hold."""
+    columns = {
+        f"stage {stage.index}": {
+            "parameters": stage.memory.parameters_bytes,
+            "optimizer": stage.memory.optimizer_bytes,
+            "gradients": stage.memory.gradients_bytes,
+            "activations": stage.memory.activations_bytes,
+            "temporary": stage.memory.temporary_bytes,
+        }
+        for stage in plan.stages
+    }
+    figure = _make_figure(f"Memory of the fullest device of each stage of {plan.program.name}")
+    _stack(figure, columns, 1e-9, format_bytes)
+    capacities = [stage.memory.capacity_bytes for stage in plan.stages]
+    figure.add_scatter(
+        name="capacity", x=list(columns), y=[c * 1e-9 for c in capacities], mode="markers",
+        marker={"symbol": "line-ew-open", "size": 40, "color": COLOURS["capacity"], "line": {"width": 3}},
+        customdata=[format_bytes(c) for c in capacities], hovertemplate="%{x} can hold %{customdata}<extra></extra>",
+    )  # fmt: skip
+    figure.update_layout(yaxis={"title": "memory a device (GB)", "rangemode": "tozero"})
+    return figure
+
+
+def compare(before: Plan, after: Plan) -> go.Figure:
+    """Two plans side by side: the parts of their steps along the stage that works longest, in ms."""
+    columns = {"before": _list_step_parts(before), "after": _list_step_parts(after)}
+    old, new = format_seconds(before.estimate.step_s), format_seconds(after.estimate.step_s)
+    figure = _make_figure(f"Step of {after.program.name}: {old} before, {new} after")
+    _stack(figure, columns, 1e3, format_seconds)
+    figure.update_layout(yaxis={"title": "time a step (ms)"})
+    return figure
+
+
+def _list_step_parts(plan: Plan) -> dict[str, float]:
+    estimate = plan.estimate
+    return {
+        "compute": estimate.compute_s, **dict(estimate.collectives_s), "resharding": estimate.resharding_s,
+        "waiting": estimate.bubble_s,
+    }  # fmt: skip
+
+
+def _make_figure(title: str) -> go.Figure:
+    graph_objects = _import_plotly()
+    return graph_objects.Figure(
+        layout={
+            "title": {"text": title},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "legend": {"orientation": "h", "y": -0.2},
+            "margin": {"l": 60, "r": 20, "t": 50, "b": 40},
+            "font": {"color": "#767676"},  # legible on white and on black
+            "xaxis": {"gridcolor": "rgba(127,127,127,0.25)"},
+            "yaxis": {"gridcolor": "rgba(127,127,127,0.25)"},
+        }
+    )
+
+
+def _import_plotly() -> Any:
+    try:
+        import plotly.graph_objects
+    except ImportError as error:
+        raise ImportError("Figures need plotly: pip install plotly.") from error
+    return plotly.graph_objects
+
+
+def _stack(figure: Any, columns: _Columns, scale: float, describe: Callable[[float], str]) -> None:
+    """A bar for each part of each column, on top of the parts before it; parts that are 0 everywhere are left out."""
+    floors = dict.fromkeys(columns, 0.0)
+    for part in dict.fromkeys(part for parts in columns.values() for part in parts if part != "waiting"):
+        _add_part(figure, columns, part, floors, scale, describe)
+    _add_part(figure, columns, "waiting", floors, scale, describe)
+    figure.update_layout(barmode="overlay", bargap=0.5)
+
+
+def _add_part(
+    figure: Any, columns: _Columns, part: str, floors: dict[str, float], scale: float, describe: Callable[[float], str]
+) -> None:
+    sizes = {column: parts.get(part, 0.0) for column, parts in columns.items()}
+    if not any(size > 0 for size in sizes.values()):
+        return
+    figure.add_bar(
+        name=part, marker={"color": COLOURS[part]}, x=list(columns), y=[size * scale for size in sizes.values()],
+        base=[floors[column] * scale for column in columns], customdata=[describe(size) for size in sizes.values()],
+        hovertemplate="%{x}, " + part + ": %{customdata}<extra></extra>",
+    )  # fmt: skip
+    for column, size in sizes.items():
+        floors[column] += size
