@@ -16,7 +16,7 @@ import numpy as np
 from alpaviz.alternatives import list_alternatives
 from alpaviz.cluster import Cluster, enumerate_logical_meshes, enumerate_submeshes
 from alpaviz.cluster.mesh import LogicalMesh
-from alpaviz.errors import InfeasibleError, PinConflictError, PinError
+from alpaviz.errors import InfeasibleError, PinConflictError, PinError, SolveCancelledError
 from alpaviz.inter import ChosenRange, StageChoice, StageConstraints, StageCostTable, choose_stages
 from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.problem import FloatArray
@@ -27,6 +27,7 @@ from alpaviz.intra.structure import ProgramStructure, find_structure
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan, SolverReport
 from alpaviz.plan_builder import ChosenStage, build_plan
+from alpaviz.plan_diff import format_bytes
 from alpaviz.planner_state import Alternative
 from alpaviz.program.program import Program, Role, ValueKind
 
@@ -94,6 +95,7 @@ class PlanningSession:
         choice = self._choose(pins, pricing, report, should_stop)
         if not choice.is_feasible:
             self._explain(pins, pricing, should_stop)
+        _stop_if(should_stop)
         bound = choice.objective * pricing.least_share
         report("writing the plan", 0, 1, choice.objective, bound)
         chosen = tuple(self._take(pricing, r) for r in choice.stages)
@@ -125,6 +127,7 @@ class PlanningSession:
         """
         constraints = self._constrain(pins)
         for round_number in itertools.count():
+            _stop_if(should_stop)
             table = StageCostTable(pricing.latency, tuple(o.mesh.num_devices for o in self.options_by_mesh))
             choice = choose_stages(table, self.cluster.num_devices, self.program.num_microbatches, constraints)
             inexact = [r for r in choice.stages if (r.first, r.last, r.option, r.in_flight - 1) not in pricing.exact]
@@ -162,6 +165,7 @@ class PlanningSession:
         pricing = _Pricing(np.full((layers, layers, options, stages), np.inf))
         allowed = self._list_allowed_options(pins)
         for m, option in enumerate(self.options_by_mesh):
+            _stop_if(should_stop)
             report("solving stages", m, options)
             solver = option.solver
             shapes = StageShapes(self.program, self.structure, solver.restrict(pins))
@@ -245,9 +249,9 @@ class PlanningSession:
         if pricing.short:
             short, first, last = min(pricing.short.values())
             raise InfeasibleError(
-                f"The model does not fit: layers {first} to {last} need at least {short / 1e9:.2f} GB more on each "
-                f"device than the {self.memory_limit / 1e9:.2f} GB that a plan may use of {memory / 1e9:.0f} GB. Use more "
-                "devices or microbatches, a larger device, or jax.checkpoint.",
+                f"The model does not fit: layers {first} to {last} need at least {format_bytes(short)} more on each "
+                f"device than the {format_bytes(self.memory_limit)} that a plan may use of {format_bytes(memory)}. Use "
+                "more devices or microbatches, a larger device, or jax.checkpoint.",
                 short,
             )
         raise InfeasibleError(
@@ -310,6 +314,11 @@ class _Pricing:
     def note_short(self, option: int, num_bytes: float, first: int, last: int) -> None:
         if 0 < num_bytes < np.inf:
             self.short[option] = min(self.short.get(option, (np.inf, 0, 0)), (num_bytes, first, last))
+
+
+def _stop_if(should_stop: Callable[[], bool]) -> None:
+    if should_stop():
+        raise SolveCancelledError("The solve was cancelled.")
 
 
 def _ignore(*_: object) -> None:
