@@ -219,7 +219,7 @@ def _describe_transfers(plan: Plan) -> list[str]:
 
 def _describe_solver(plan: Plan) -> list[str]:
     solver, gap = plan.solver, measure_gap(plan)
-    quality = "proven best for the cost model" if gap < 1e-5 else f"at most {gap:.2%} above the bound"
+    quality = "proven best for the cost model" if gap < 1e-5 else f"within {gap:.2%} of the bound"
     return [
         f"Solver {solver.solver}: {quality}, {format_seconds(solver.seconds)}, {solver.num_solved} of "
         f"{solver.num_candidates} stage candidates solved",
