@@ -27,12 +27,13 @@ if TYPE_CHECKING:
         trace_program,
         value_and_grad,
     )
-    from alpaviz.runtime import Executable, launch
+    from alpaviz.runtime import Executable, attached_cluster, launch
     from alpaviz.widget import PlannerWidget
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "attached_cluster": "runtime",
     "AlpaVizError": "errors",
     "Cluster": "cluster",
     "DeviceType": "cluster",
@@ -73,6 +74,7 @@ __all__ = [
     "Planner",
     "PlannerState",
     "PlannerWidget",
+    "attached_cluster",
     "compare_plans",
     "describe_cluster",
     "get_cluster",

@@ -56,7 +56,8 @@ class Planner:
     Args:
         step: a function `(state, *batch) -> (new state, metrics)` or similar, using `alpaviz.value_and_grad`.
         state, batch: pytrees of arrays or `jax.ShapeDtypeStruct`; nothing is allocated.
-        cluster: a `Cluster`, or text such as `"p3.16xlarge:2"` or `"virtual:8"`.
+        cluster: a `Cluster` (`alpaviz.attached_cluster()` is the one at hand), or text such as `"p3.16xlarge:2"` or
+            `"virtual:8"`.
         num_microbatches: slices that the batch is cut into.
         num_layers: layers of the forward pass; None chooses.
         batch_axes: the dimension of batch leaves that is sliced (0), or a tree of them.

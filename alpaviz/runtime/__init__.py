@@ -4,7 +4,8 @@ In: a `Plan` and the `Program` it was made for. Out: an `Executable` with the si
 devices of this process or on Ray.
 """
 
+from alpaviz.runtime.attached import attached_cluster
 from alpaviz.runtime.executable import Executable
 from alpaviz.runtime.launch import launch
 
-__all__ = ["Executable", "launch"]
+__all__ = ["Executable", "attached_cluster", "launch"]

@@ -35,6 +35,8 @@ def launch(cluster: str, stages: int, microbatches: int, **pins: Any) -> Any:
     planner.pin_num_stages(stages)
     if "mesh" in pins:
         planner.pin_logical_mesh(pins["mesh"])
+    if "op" in pins:
+        planner.pin_strategy(pins["op"], pins["strategy"])
     planner.solve(on_progress=lambda _: None)
     return planner.launch(backend="ray", timeout_s=60.0)
 
@@ -48,8 +50,13 @@ def expected_after(steps: int) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(
     ("cluster", "stages", "microbatches", "pins"),
-    [("virtual:4", 2, 4, {}), ("virtual:2x2", 2, 2, {}), ("virtual:2x2", 1, 2, {"mesh": "2x2"})],
-    ids=["two stages on one host", "a stage on each of two hosts", "one mesh over two hosts"],
+    [
+        ("virtual:4", 4, 4, {}),
+        ("virtual:2x2", 2, 2, {}),
+        ("virtual:2x2", 2, 2, {"op": "block_0/mlp/dot_general.0", "strategy": "a:x"}),
+        ("virtual:2x2", 1, 2, {"mesh": "2x2"}),
+    ],
+    ids=["four stages on one host", "a stage on each of two hosts", "a pinned op", "one mesh over two hosts"],
 )
 def test_ray_workers_give_the_single_device_result(cluster: str, stages: int, microbatches: int, pins: Any) -> None:
     with launch(cluster, stages, microbatches, **pins) as executable:
