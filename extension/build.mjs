@@ -19,5 +19,10 @@ if (!process.argv.includes('--widget-only')) {
   );
 }
 const common = { absWorkingDir: here, bundle: true, minify: true, target: 'es2022', logLevel: 'info' };
-await build({ ...common, entryPoints: ['src/widget/widget.ts'], format: 'esm', outfile: '../alpaviz/static/widget.js' });
+await build({
+  ...common,
+  entryPoints: ['src/widget/widget.ts'],
+  format: 'esm',
+  outfile: '../alpaviz/static/widget.js',
+});
 await build({ ...common, entryPoints: ['style/alpaviz.css'], outfile: '../alpaviz/static/widget.css' });

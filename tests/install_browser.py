@@ -30,7 +30,10 @@ def ensure_chromium() -> str | None:
         return found
     print("Installing chromium with apt-get ...", file=sys.stderr, flush=True)
     env = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    for command in (["apt-get", "update", "-q"], ["apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium"]):
+    for command in (
+        ["apt-get", "update", "-q"],
+        ["apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium"],
+    ):
         if subprocess.run(command, env=env, stdout=subprocess.DEVNULL, check=False).returncode != 0:
             break
     return find_chromium()

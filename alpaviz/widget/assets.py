@@ -9,7 +9,7 @@ STATIC = Path(__file__).parent.parent / "static"
 
 _MISSING = """
 function render({ el }) {
-  el.textContent = 'The browser code of AlpaViz has not been built: run `pip install .` in its repository (without ALPAVIZ_SKIP_JS).';
+  el.textContent = 'The browser code of AlpaViz has not been built: run `pip install .` in its repository.';
 }
 export default { render };
 """

@@ -6,8 +6,9 @@ import base64
 from typing import Any
 
 from alpaviz.plan import Plan
+from alpaviz.plan_text import describe_plan
 from alpaviz.widget.packed_plan import pack_plan
-from alpaviz.widget.static_view import render_plan_html, render_plan_text
+from alpaviz.widget.static_view import render_plan_html
 
 PLAN_MIME = "application/vnd.alpaviz.plan.v1+json"
 """AlpaViz's JupyterLab extension draws it: the live widget where its kernel runs, else the plan, read-only."""
@@ -31,7 +32,7 @@ def make_bundle(plan: Plan | None, packed: bytes | None = None) -> dict[str, Any
     if not is_whole:
         data = pack_plan(plan, with_ops=False)
     return {
-        "text/plain": render_plan_text(plan),
+        "text/plain": describe_plan(plan),
         "text/html": render_plan_html(plan),
         PLAN_MIME: {"plan": base64.b64encode(data).decode(), "has_ops": is_whole},
     }

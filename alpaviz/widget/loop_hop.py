@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -44,10 +45,9 @@ class LoopHop:
         if self._loop is None or self._loop.is_closed():
             function()
             return
-        try:
+        # Closed since we looked: the kernel is going down.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function)
-        except RuntimeError:  # closed since we looked: the kernel is going down
-            pass
 
     def _wait_then_run(self) -> None:
         assert self._loop is not None, "only scheduled on a loop"

@@ -80,4 +80,3 @@ def _pack_column(cells: Sequence[Hashable]) -> _Column:
     if len(positions) * 2 > len(cells):
         return {"cells": cells}
     return {"table": list(positions), "index": index}
-

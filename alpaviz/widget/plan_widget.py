@@ -23,7 +23,7 @@ def word_pins(pins: tuple[Pin, ...]) -> list[dict[str, Any]]:
     return [{"kind": p.kind.value, "subject": p.subject, "choice": p.choice, "text": str(p)} for p in pins]
 
 
-class PlanWidget(anywidget.AnyWidget):  # type: ignore[misc]
+class PlanWidget(anywidget.AnyWidget):
     """Shows `plan`; nothing in it can be changed.
 
     Traits (all of them the kernel's; the page only sends messages):
@@ -39,10 +39,10 @@ class PlanWidget(anywidget.AnyWidget):  # type: ignore[misc]
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
     plan_data = traitlets.Bytes(b"").tag(sync=True)
-    status = traitlets.Dict(_READ_ONLY).tag(sync=True)
-    pins = traitlets.List().tag(sync=True)
-    changes = traitlets.Dict(None, allow_none=True).tag(sync=True)
-    measured = traitlets.Dict(None, allow_none=True).tag(sync=True)
+    status: Any = traitlets.Dict(_READ_ONLY).tag(sync=True)
+    pins: Any = traitlets.List().tag(sync=True)
+    changes: Any = traitlets.Dict(None, allow_none=True).tag(sync=True)
+    measured: Any = traitlets.Dict(None, allow_none=True).tag(sync=True)
     is_read_only = traitlets.Bool(True).tag(sync=True)
     session_id = traitlets.Unicode().tag(sync=True)
 

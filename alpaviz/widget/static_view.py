@@ -1,4 +1,4 @@
-"""A plan as static HTML and text: what a saved notebook, nbconvert and GitHub show without a kernel.
+"""A plan as static HTML: what a saved notebook, nbconvert and GitHub show without a kernel.
 
 Pure functions of a `Plan`. No script, no style sheet, no network: tables with inline styles and one inline SVG, at most
 `MAX_HTML_BYTES`. Colours are told apart by the colour-blind, and numbers or words go with each of them.
@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from alpaviz.plan import MemoryEstimate, OpPlan, Plan, StagePlan, StepEstimate
+from alpaviz.plan_diff import format_bytes, format_seconds
+from alpaviz.plan_text import describe_plan
 
 MAX_HTML_BYTES = 200_000
 MAX_LAYER_ROWS = 200
@@ -27,26 +29,6 @@ _MEMORY_COLOURS = {
     "parameters": "#7aa6d6", "optimizer": "#66ccee", "gradients": "#57b262", "activations": "#ee7d89",
     "temporary": "#bdbdbd",
 }  # fmt: skip
-
-# Numbers as people read them; `logic/format.ts` is the twin.
-
-
-def _scale(value: float, units: Sequence[tuple[float, str]]) -> str:
-    factor, unit = next(((f, u) for f, u in units if abs(value) >= f), units[-1])
-    scaled = value / factor
-    digits = 0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2
-    text = f"{scaled:.{digits}f}"
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
-
-
-def format_seconds(seconds: float) -> str:
-    """`12.3 ms`."""
-    return "0 s" if seconds == 0 else _scale(seconds, ((60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
-
-
-def format_bytes(count: float) -> str:
-    """`11.2 GB`; units of 1000."""
-    return _scale(count, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))
 
 
 def _format_count(count: int, noun: str, plural: str | None = None) -> str:
@@ -76,35 +58,6 @@ def _list_memory_parts(memory: MemoryEstimate) -> list[tuple[str, float]]:
     return [(name, count) for name, count in parts if count > 0]
 
 
-# Text
-
-
-def render_plan_text(plan: Plan) -> str:
-    """A few lines: the step, its parts, and a line for each stage."""
-    estimate = plan.estimate
-    parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in list_step_parts(estimate))
-    lines = [
-        f"Plan of {plan.program.name} on {plan.cluster.name}: {format_seconds(estimate.step_s)} a step",
-        f"  {parts}",
-        *(f"  {_describe_stage(plan, stage)}" for stage in plan.stages[:MAX_STAGE_ROWS]),
-    ]
-    if plan.num_stages > MAX_STAGE_ROWS:
-        lines.append(f"  and {plan.num_stages - MAX_STAGE_ROWS} more stages")
-    lines.extend(f"  pinned: {pin}" for pin in plan.pins)
-    lines.extend(f"  warning: {warning}" for warning in plan.warnings)
-    return "\n".join(lines)
-
-
-def _describe_stage(plan: Plan, stage: StagePlan) -> str:
-    memory = stage.memory
-    return (
-        f"stage {stage.index}: {_name_layers(plan, stage)}; submesh {stage.submesh}, mesh {_describe_mesh(stage)}; "
-        f"forward {format_seconds(stage.forward_s)}, backward {format_seconds(stage.backward_s)}, "
-        f"update {format_seconds(stage.update_s)}; "
-        f"memory {format_bytes(memory.total_bytes)} of {format_bytes(memory.capacity_bytes)} a device"
-    )
-
-
 def _name_layers(plan: Plan, stage: StagePlan) -> str:
     first, last = stage.first_layer, stage.last_layer
     names = plan.program.layers
@@ -120,7 +73,9 @@ def _describe_mesh(stage: StagePlan) -> str:
 
 # HTML
 
-_CELL = "padding:2px 12px 2px 0;border:0;border-bottom:1px solid rgba(127,127,127,.35);text-align:left;white-space:nowrap"
+_CELL = (
+    "padding:2px 12px 2px 0;border:0;border-bottom:1px solid rgba(127,127,127,.35);text-align:left;white-space:nowrap"
+)
 _NUMBER = _CELL.replace("text-align:left", "text-align:right")
 _DIM = "opacity:.72"
 
@@ -137,15 +92,17 @@ def render_plan_html(plan: Plan) -> str:
     style = "font-family:system-ui,sans-serif;font-size:13px;line-height:1.4;max-width:1000px"
     html = f'<div class="alpaviz-static" style="{style}">{"".join(sections)}</div>'
     if len(html.encode()) > MAX_HTML_BYTES:
-        html = f'<div class="alpaviz-static" style="{style}">{_render_head(plan)}<pre>{escape(render_plan_text(plan)[:100_000])}</pre></div>'
+        text = escape(describe_plan(plan)[:100_000])
+        html = f'<div class="alpaviz-static" style="{style}">{_render_head(plan)}<pre>{text}</pre></div>'
     return html
 
 
 def _render_head(plan: Plan) -> str:
     cluster, program, estimate = plan.cluster, plan.program, plan.estimate
+    microbatches = _format_count(plan.num_microbatches, "microbatch", "microbatches")
     facts = (
         f"{_format_count(cluster.num_hosts, 'host')}, {cluster.num_devices} × {cluster.device_type.name} · "
-        f"{_format_count(plan.num_stages, 'stage')}, {_format_count(plan.num_microbatches, 'microbatch', 'microbatches')} "
+        f"{_format_count(plan.num_stages, 'stage')}, {microbatches} "
         f"({plan.schedule}) · {_format_count(program.num_ops, 'op')} in {_format_count(program.num_layers, 'layer')}"
     )
     parts = list_step_parts(estimate)
@@ -154,7 +111,7 @@ def _render_head(plan: Plan) -> str:
         f'<b style="font-size:16px">{format_seconds(estimate.step_s)}</b> a step (estimate)</div>'
         f'<div style="{_DIM}">{escape(facts)}</div>'
         + _render_bar(parts, _PART_COLOURS, sum(seconds for _, seconds in parts), "Step time")
-        + _render_legend(parts, _PART_COLOURS, format_seconds, estimate.step_s)
+        + _render_legend(parts, _PART_COLOURS, estimate.step_s)
     )
 
 
@@ -173,15 +130,15 @@ def _render_bar(parts: Sequence[tuple[str, float]], colours: dict[str, str], tot
     )
 
 
-def _render_legend(
-    parts: Iterable[tuple[str, float]], colours: dict[str, str], form: object, total: float
-) -> str:  # fmt: skip
-    assert callable(form), "a function from a number to text"
-    entries = (
-        f'<span style="white-space:nowrap;margin-right:14px"><span style="color:{colours.get(name, "#ccc")}">■</span> '
-        f"{escape(name)} <b>{form(value)}</b> <span style='{_DIM}'>{value / total if total > 0 else 0:.0%}</span></span>"
-        for name, value in parts
-    )
+def _render_legend(parts: Iterable[tuple[str, float]], colours: dict[str, str], total: float) -> str:
+    entries = []
+    for name, seconds in parts:
+        share = seconds / total if total > 0 else 0.0
+        swatch = f'<span style="color:{colours.get(name, "#cccccc")}">■</span>'
+        entries.append(
+            f'<span style="white-space:nowrap;margin-right:14px">{swatch} {escape(name)} '
+            f'<b>{format_seconds(seconds)}</b> <span style="{_DIM}">{share:.0%}</span></span>'
+        )
     return f"<div>{' '.join(entries)}</div>"
 
 
@@ -209,14 +166,25 @@ def _render_devices(plan: Plan) -> str:
 
 
 def _render_stages(plan: Plan) -> str:
-    heads = ("stage", "layers", "submesh", "logical mesh", "forward", "backward", "update", "memory a device", "by kind")
+    heads = (
+        "stage",
+        "layers",
+        "submesh",
+        "logical mesh",
+        "forward",
+        "backward",
+        "update",
+        "memory a device",
+        "by kind",
+    )
     rows = []
     for stage in plan.stages[:MAX_STAGE_ROWS]:
         memory = stage.memory
         colour = _STAGE_COLOURS[stage.index % len(_STAGE_COLOURS)]
         kinds = ", ".join(f"{name} {format_bytes(count)}" for name, count in _list_memory_parts(memory))
         times = "".join(
-            f'<td style="{_NUMBER}">{format_seconds(t)}</td>' for t in (stage.forward_s, stage.backward_s, stage.update_s)
+            f'<td style="{_NUMBER}">{format_seconds(t)}</td>'
+            for t in (stage.forward_s, stage.backward_s, stage.update_s)
         )
         rows.append(
             f'<tr><td style="{_CELL};border-left:4px solid {colour};padding-left:6px"><b>{stage.index}</b></td>'
@@ -243,34 +211,37 @@ def _render_layers(plan: Plan) -> str:
     by_layer: dict[int, list[OpPlan]] = defaultdict(list)
     for op in plan.ops:
         by_layer[op.layer].append(op)
-    rows = []
-    for layer, name in list(enumerate(plan.program.layers))[:MAX_LAYER_ROWS]:
-        stage = next((s.index for s in plan.stages if s.first_layer <= layer <= s.last_layer), None)
-        ops = by_layer.get(layer, [])
-        traffic: dict[str, float] = defaultdict(float)
-        for op in ops:
-            for collective in (*op.collectives, *(c for r in op.reshardings for c in r.collectives)):
-                traffic[f"{collective.kind} {''.join(collective.axes)}"] += collective.num_bytes
-        decisions: dict[str, int] = defaultdict(int)
-        for op in ops:
-            if op.is_decision:
-                decisions[op.strategy] += 1
-        common = sorted(decisions, key=lambda s: (-decisions[s], s))[:3]
-        seconds = sum(op.compute_s for op in ops if op.role != "update")
-        rows.append(
-            f'<tr><td style="{_CELL}">{layer} {escape(name)}</td><td style="{_CELL}">{"" if stage is None else stage}</td>'
-            f'<td style="{_NUMBER}">{len(ops)}</td><td style="{_NUMBER}">{format_seconds(seconds)}</td>'
-            f'<td style="{_CELL}">{escape(", ".join(f"{k} {format_bytes(v)}" for k, v in sorted(traffic.items())))}</td>'
-            f'<td style="{_CELL};{_DIM}">{escape(", ".join(f"{s} ({decisions[s]})" for s in common))}</td></tr>'
-        )
-    if not plan.ops or not rows:
+    layers = range(min(plan.program.num_layers, MAX_LAYER_ROWS))
+    if not plan.ops or not layers:
         return ""
     more = plan.program.num_layers - MAX_LAYER_ROWS
     note = f" (and {more} more)" if more > 0 else ""
     heads = ("layer", "stage", "ops", "compute", "collectives of a microbatch, bytes", "commonest decisions")
-    return (
-        f'<details style="margin-top:10px"><summary><b>Layers</b>{note}</summary>{_render_table(heads, rows)}</details>'
+    body = _render_table(heads, [_render_layer(plan, layer, by_layer.get(layer, ())) for layer in layers])
+    return f'<details style="margin-top:10px"><summary><b>Layers</b>{note}</summary>{body}</details>'
+
+
+def _render_layer(plan: Plan, layer: int, ops: Sequence[OpPlan]) -> str:
+    names = plan.program.layers
+    stage = next((s.index for s in plan.stages if s.first_layer <= layer <= s.last_layer), "")
+    traffic: dict[str, float] = defaultdict(float)
+    decisions: dict[str, int] = defaultdict(int)
+    for op in ops:
+        for collective in (*op.collectives, *(c for r in op.reshardings for c in r.collectives)):
+            traffic[f"{collective.kind} {''.join(collective.axes)}"] += collective.num_bytes
+        if op.is_decision:
+            decisions[op.strategy] += 1
+    common = sorted(decisions, key=lambda strategy: (-decisions[strategy], strategy))[:3]
+    seconds = sum(op.compute_s for op in ops if op.role != "update")
+    cells = (
+        (_CELL, f"{layer} {names[layer] if layer < len(names) else ''}"),
+        (_CELL, str(stage)),
+        (_NUMBER, str(len(ops))),
+        (_NUMBER, format_seconds(seconds)),
+        (_CELL, ", ".join(f"{kind} {format_bytes(count)}" for kind, count in sorted(traffic.items()))),
+        (f"{_CELL};{_DIM}", ", ".join(f"{strategy} ({decisions[strategy]})" for strategy in common)),
     )
+    return "<tr>" + "".join(f'<td style="{style}">{escape(text)}</td>' for style, text in cells) + "</tr>"
 
 
 def _render_notes(plan: Plan) -> str:

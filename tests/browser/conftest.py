@@ -25,7 +25,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     if not (REPOSITORY / "alpaviz/static/widget.js").exists():
-        pytest.fail("The browser code has not been built: run `pip install .` or (cd extension && npm ci && node build.mjs).")
+        pytest.fail(
+            "The browser code has not been built: run `pip install .` or (cd extension && npm ci && node build.mjs)."
+        )
     with run_lab(tmp_path_factory.mktemp("lab")) as running:
         yield running
 

@@ -201,7 +201,8 @@ class Notebook:
         self.page.wait_for_timeout(150)
         self.page.wait_for_function(
             """() => { const w = window.jupyterapp.shell.currentWidget;
-            return ![...document.querySelectorAll('.jp-Notebook .jp-InputPrompt')].some(e => e.textContent.includes('*'))
+            const prompts = [...document.querySelectorAll('.jp-Notebook .jp-InputPrompt')];
+            return !prompts.some(e => e.textContent.includes('*'))
               && w.sessionContext.session.kernel.status === 'idle' }""",
             timeout=timeout_s * 1000,
         )

@@ -48,7 +48,9 @@ def test_palette_command_opens_any_plan_file(lab: Lab, notebook: Notebook) -> No
 def test_file_that_is_no_plan_says_so(lab: Lab, notebook: Notebook) -> None:
     (lab.root / "other.alpaplan.json").write_text(json.dumps({"schema_version": 99}))
     notebook.open_file("other.alpaplan.json")
-    notebook.page.wait_for_selector("text=This plan has schema version 99; this AlpaViz reads version 1.", timeout=60_000)
+    notebook.page.wait_for_selector(
+        "text=This plan has schema version 99; this AlpaViz reads version 1.", timeout=60_000
+    )
 
 
 def test_saved_notebook_shows_the_plan_without_a_kernel(lab: Lab, notebook: Notebook) -> None:

@@ -45,9 +45,16 @@ def test_views(notebook: Notebook, theme: str) -> None:
 
 
 def test_infeasible_and_static(notebook: Notebook) -> None:
-    message = "No plan fits: stage 1 needs 18.2 GB a device and a V100-16GB has 16 GB (2.2 GB short).\\nRemove the pin 'there are 1 stages', or use 32 microbatches."
-    fail = f"from alpaviz.planner_state import PlannerState\np.state, p.message = PlannerState.INFEASIBLE, {message!r}\np._notify()"
-    html = "from IPython.display import HTML\nfrom alpaviz.widget import render_plan_html\nHTML(render_plan_html(p.plan))"
+    message = (
+        "No plan fits: stage 1 needs 18.2 GB a device and a V100-16GB has 16 GB (2.2 GB short).\n"
+        "Remove the pin 'there are 1 stages', or use 32 microbatches."
+    )
+    fail = f"""from alpaviz.planner_state import PlannerState
+p.state, p.message = PlannerState.INFEASIBLE, {message!r}
+p._notify()"""
+    html = (
+        "from IPython.display import HTML\nfrom alpaviz.widget import render_plan_html\nHTML(render_plan_html(p.plan))"
+    )
     notebook.open("infeasible.ipynb", [SOLVED, fail, html])
     notebook.set_theme(True)
     notebook.run_cell(0)

@@ -111,7 +111,11 @@ def test_refused_pin_says_why_and_removing_a_pin_works(notebook: Notebook) -> No
 def test_solve_runs_while_other_cells_do_and_is_cancelled(notebook: Notebook) -> None:
     notebook.open(
         "cancel.ipynb",
-        [f"{SETUP}\np = FakePlanner(seconds=30)\nw = PlannerWidget(p)\nw", "import asyncio\nawait asyncio.sleep(4)", "print(p.state)"],
+        [
+            f"{SETUP}\np = FakePlanner(seconds=30)\nw = PlannerWidget(p)\nw",
+            "import asyncio\nawait asyncio.sleep(4)",
+            "print(p.state)",
+        ],
     )
     notebook.run_cell(0)
     page = notebook.page

@@ -27,7 +27,9 @@ class FakeDiff:
 class FakePlanner:
     """Solves in `seconds` with a plan of `num_layers` layers; each pin makes the step 3 % slower."""
 
-    def __init__(self, seconds: float = 1.0, num_layers: int = 24, num_stages: int = 2, is_solved: bool = False) -> None:
+    def __init__(
+        self, seconds: float = 1.0, num_layers: int = 24, num_stages: int = 2, is_solved: bool = False
+    ) -> None:
         self.seconds, self.num_layers, self.num_stages = seconds, num_layers, num_stages
         self.state = PlannerState.IDLE
         self.message = "Nothing planned yet: solve to find a plan."
@@ -78,7 +80,11 @@ class FakePlanner:
         began, steps = time.monotonic(), 40
         for i in range(steps):
             if self._stop.wait(self.seconds / steps):
-                self.state, self.message, self.progress = PlannerState.CANCELLED, "Cancelled; the last plan is kept.", None
+                self.state, self.message, self.progress = (
+                    PlannerState.CANCELLED,
+                    "Cancelled; the last plan is kept.",
+                    None,
+                )
                 self._notify()
                 return
             elapsed = time.monotonic() - began
@@ -92,7 +98,11 @@ class FakePlanner:
         step = made.estimate.step_s * factor
         estimate = replace(made.estimate, step_s=step, compute_s=made.estimate.compute_s + step - made.estimate.step_s)
         self.previous_plan, self.plan = self.plan, replace(made, estimate=estimate)
-        self.state, self.message, self.progress = PlannerState.SOLVED, f"{self.num_stages} stages, step {step:.3g} s, proven best for the cost model.", None
+        self.state, self.message, self.progress = (
+            PlannerState.SOLVED,
+            f"{self.num_stages} stages, step {step:.3g} s, proven best for the cost model.",
+            None,
+        )
         self._notify()
 
     def cancel(self) -> None:
@@ -139,12 +149,17 @@ class FakePlanner:
         found = next(o for o in self.plan.ops if o.name == op)
         if not found.is_decision:
             raise PinError(f"op {op} follows a neighbour: there is nothing to decide.")
-        names = [found.strategy, *(s for s in ("b:x n:y", "b:x k:y", "b:x", "n:x k:y", "b:xy", "n:xy", "whole") if s != found.strategy)]
+        names = [
+            found.strategy,
+            *(s for s in ("b:x n:y", "b:x k:y", "b:x", "n:x k:y", "b:xy", "n:xy", "whole") if s != found.strategy),
+        ]
         pinned = {p.choice for p in self.pins if p.subject == op}
         return tuple(
             Alternative(
-                name, found.compute_s * (1 + i), 4.1e-4 * (i % 3), 11.4e9 + 7.1e8 * i * (1 if i % 2 else -1) + (6e9 if name == "whole" else 0),
-                i * 1.3e-3, i == 0, name in pinned, (to_spec(("x", None, None)), to_spec((None, "y"))), (to_spec(("x", None, "y")),),
+                name, found.compute_s * (1 + i), 4.1e-4 * (i % 3),
+                11.4e9 + 7.1e8 * i * (1 if i % 2 else -1) + (6e9 if name == "whole" else 0),
+                i * 1.3e-3, i == 0, name in pinned,
+                (to_spec(("x", None, None)), to_spec((None, "y"))), (to_spec(("x", None, "y")),),
             )
             for i, name in enumerate(names)
         )  # fmt: skip

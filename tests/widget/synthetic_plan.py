@@ -32,7 +32,7 @@ def make_cluster(num_hosts: int = 1, devices_per_host: int = 8) -> Cluster:
     return Cluster(f"p3.16xlarge:{num_hosts}", (host,) * num_hosts, Link(3.125e9, 2e-5))
 
 
-def _spec(*entries: None | str | tuple[str, ...]) -> ShardingSpec:
+def _spec(*entries: str | tuple[str, ...] | None) -> ShardingSpec:
     return to_spec(entries)
 
 
@@ -76,7 +76,9 @@ def _all_reduce(axis: str, num_bytes: float, time_s: float) -> tuple[PlannedColl
     return (PlannedCollective("all-reduce", (axis,), num_bytes, time_s),)
 
 
-def _matmul(b: _Builder, scope: str, x: int, w: int, *, split: str, role: str, layer: int, stage: int, line: int) -> int:
+def _matmul(
+    b: _Builder, scope: str, x: int, w: int, *, split: str, role: str, layer: int, stage: int, line: int
+) -> int:
     """A matmul whose weight is split over `y` by columns (`split="n"`) or rows (`split="k"`)."""
     xv, wv = b.values[x], b.values[w]
     out = (*xv.shape[:-1], wv.shape[1])
@@ -211,7 +213,9 @@ def _update(b: _Builder, layer: int, stage: int, weights: dict[str, int]) -> Non
             )  # fmt: skip
 
 
-def make_plan(num_layers: int = 24, num_stages: int = 2, num_microbatches: int = 16, pins: tuple[Pin, ...] = ()) -> Plan:
+def make_plan(
+    num_layers: int = 24, num_stages: int = 2, num_microbatches: int = 16, pins: tuple[Pin, ...] = ()
+) -> Plan:
     """GPT-1.3B-like at the default of 24 layers: about 9,000 ops on one host of eight V100."""
     b = _Builder()
     per_stage = num_layers // num_stages
@@ -231,7 +235,8 @@ def make_plan(num_layers: int = 24, num_stages: int = 2, num_microbatches: int =
         if layer and layer % per_stage == 0:
             transfers.append(Transfer(x, stage - 1, stage, _spec("x", None, None), 3.4e7, 4.5e-4, False))
         shapes = {
-            "qkv": (HIDDEN, 3 * HIDDEN), "out": (HIDDEN, HIDDEN), "up": (HIDDEN, 4 * HIDDEN), "down": (4 * HIDDEN, HIDDEN),
+            "qkv": (HIDDEN, 3 * HIDDEN), "out": (HIDDEN, HIDDEN),
+            "up": (HIDDEN, 4 * HIDDEN), "down": (4 * HIDDEN, HIDDEN),
             "qkv_bias": (3 * HIDDEN,), "out_bias": (HIDDEN,), "up_bias": (4 * HIDDEN,), "down_bias": (HIDDEN,),
             "ln_1": (HIDDEN,), "ln_2": (HIDDEN,),
         }  # fmt: skip

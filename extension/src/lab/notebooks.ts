@@ -128,11 +128,17 @@ const notebooks: JupyterFrontEndPlugin<void> = {
   requires: [IRenderMimeRegistry],
   optional: [INotebookTracker],
   activate: (_app: JupyterFrontEnd, rendermime: IRenderMimeRegistry, tracker: INotebookTracker | null) => {
-    rendermime.addFactory(makeFactory(() => null), RANK);
+    rendermime.addFactory(
+      makeFactory(() => null),
+      RANK,
+    );
     const attach = (panel: NotebookPanel): void => {
       const own = panel.content.rendermime;
       own.removeMimeType(PLAN_MIME);
-      own.addFactory(makeFactory(() => own), RANK);
+      own.addFactory(
+        makeFactory(() => own),
+        RANK,
+      );
     };
     tracker?.forEach(attach);
     tracker?.widgetAdded.connect((_sender, panel) => attach(panel));

@@ -1,7 +1,7 @@
 /** The file type `.alpaplan.json`, opened in a read-only view; any other JSON file by "Open With". */
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { type IRenderMime, IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { MimeDocumentFactory } from '@jupyterlab/docregistry';
+import { type IRenderMime, IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { PLAN_MIME, PlanView } from './plan-view';
 
 export const VIEWER = 'AlpaViz plan';

@@ -25,7 +25,15 @@ interface GroupFigures {
 }
 
 export type TreeRow =
-  | ({ kind: 'layer'; key: string; depth: 0; layer: number; label: string; isOpen: boolean; twin: number | null } & GroupFigures)
+  | ({
+      kind: 'layer';
+      key: string;
+      depth: 0;
+      layer: number;
+      label: string;
+      isOpen: boolean;
+      twin: number | null;
+    } & GroupFigures)
   | ({ kind: 'scope'; key: string; depth: number; label: string; isOpen: boolean; layer: number } & GroupFigures)
   | { kind: 'op'; key: string; depth: number; op: OpPlan; seconds: number; isPinned: boolean };
 
@@ -37,7 +45,9 @@ export interface Tree {
 }
 
 export function isFiltering(filter: OpFilter): boolean {
-  return filter.query.trim() !== '' || filter.role !== 'all' || filter.withCollectives || filter.decisions || filter.pinned;
+  return (
+    filter.query.trim() !== '' || filter.role !== 'all' || filter.withCollectives || filter.decisions || filter.pinned
+  );
 }
 
 /** Whether an op matches every word of the query: by name, primitive, strategy, output spec or source line. */
@@ -177,7 +187,9 @@ export function buildTree(
   const pinned = listPinnedOps(pins);
   const isFiltered = isFiltering(filter);
   const layers = [...indexed.opsByLayer.keys()].sort((a, b) => rank(a) - rank(b));
-  const selected = layers.map((layer) => [layer, selectOps(indexed.opsByLayer.get(layer) ?? [], filter, pinned)] as const);
+  const selected = layers.map(
+    (layer) => [layer, selectOps(indexed.opsByLayer.get(layer) ?? [], filter, pinned)] as const,
+  );
   const matches = selected.reduce((sum, [, ops]) => sum + ops.length, 0);
   const writer = new TreeWriter(indexed, open, pinned, isFiltered && matches <= UNFOLD_BELOW);
   for (const [layer, ops] of selected) if (ops.length > 0) writer.addLayer(layer, ops);

@@ -179,6 +179,6 @@ export function listTicks(start: number, end: number, count: number): number[] {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = power * ([1, 2, 5, 10].find((factor) => factor * power >= raw) ?? 10);
   const ticks: number[] = [];
-  for (let i = Math.ceil(start / step - 1e-9); i * step <= end * (1 + 1e-9); i++) ticks.push(i * step);
+  for (let i = Math.ceil(start / step - 1e-9) + 0; i * step <= end * (1 + 1e-9); i++) ticks.push(i * step);
   return ticks;
 }

@@ -43,7 +43,9 @@ export function describeDims(
   factors: readonly DimFactors[],
 ): TensorDim[] {
   return shape.map((size, d) => {
-    const axes = (spec[d] ?? []).map((name) => ({ name, size: axisSizes.get(name) ?? 1 }));
+    const axes = (spec[d] ?? [])
+      .map((name) => ({ name, size: axisSizes.get(name) ?? 1 }))
+      .filter((axis) => axis.size > 1);
     const names = factors[d] ?? [];
     return {
       size,

@@ -74,7 +74,11 @@ export class App implements ViewContext {
       timelinePanel.node,
       h('div', { class: 'ap-columns ap-columns-even' }, pinsPanel.node, comparePanel.node),
     );
-    this.node = h('div', { class: 'alpaviz', 'data-lm-suppress-shortcuts': 'true' }, h('div', { class: 'ap-frame' }, header.node, this.empty, this.workspace));
+    this.node = h(
+      'div',
+      { class: 'alpaviz', 'data-lm-suppress-shortcuts': 'true' },
+      h('div', { class: 'ap-frame' }, header.node, this.empty, this.workspace),
+    );
     guard(this.node);
     this.unsubscribe = store.subscribe((state, before) => this.update(state, before));
     this.update(store.state, null);
@@ -115,10 +119,18 @@ export class App implements ViewContext {
     const isWanted = (): boolean => this.store.state.alternatives?.op === op.name;
     this.host.request('alternatives', { op: op.name }).then(
       (rows) => {
-        if (isWanted()) this.dispatch({ type: 'alternatives', alternatives: { op: op.name, state: 'known', rows: rows as Alternative[] } });
+        if (isWanted())
+          this.dispatch({
+            type: 'alternatives',
+            alternatives: { op: op.name, state: 'known', rows: rows as Alternative[] },
+          });
       },
       (error: Error) => {
-        if (isWanted()) this.dispatch({ type: 'alternatives', alternatives: { op: op.name, state: 'refused', message: error.message } });
+        if (isWanted())
+          this.dispatch({
+            type: 'alternatives',
+            alternatives: { op: op.name, state: 'refused', message: error.message },
+          });
       },
     );
   }

@@ -19,7 +19,9 @@ export class CompareView implements View {
     const delta = changes.step_after_s - changes.step_before_s;
     const look = Math.abs(delta) < 1e-9 ? 'ap-dim' : delta > 0 ? 'ap-worse' : 'ap-better';
     const columns = [{ title: 'what' }, { title: 'subject' }, { title: 'before' }, { title: 'now' }];
-    const rows = changes.rows.slice(0, MOST_ROWS).map((row) => [row.kind, h('span', { class: 'ap-label' }, row.subject), row.before, h('b', {}, row.after)]);
+    const rows = changes.rows
+      .slice(0, MOST_ROWS)
+      .map((row) => [row.kind, h('span', { class: 'ap-label' }, row.subject), row.before, h('b', {}, row.after)]);
     refill(
       this.node,
       h(
@@ -27,11 +29,17 @@ export class CompareView implements View {
         { class: 'ap-delta' },
         h('span', {}, `${formatSeconds(changes.step_before_s)} → `),
         h('b', {}, formatSeconds(changes.step_after_s)),
-        h('b', { class: look }, `${formatSecondsDelta(delta)} (${delta >= 0 ? '+' : '−'}${formatPercent(Math.abs(delta) / (changes.step_before_s || 1))})`),
+        h(
+          'b',
+          { class: look },
+          `${formatSecondsDelta(delta)} (${delta >= 0 ? '+' : '−'}${formatPercent(Math.abs(delta) / (changes.step_before_s || 1))})`,
+        ),
       ),
-      changes.summary.length > 0 && h('ul', { class: 'ap-summary' }, ...changes.summary.map((sentence) => h('li', {}, sentence))),
+      changes.summary.length > 0 &&
+        h('ul', { class: 'ap-summary' }, ...changes.summary.map((sentence) => h('li', {}, sentence))),
       rows.length > 0 && h('div', { class: 'ap-scroll' }, table('Changes', columns, rows)),
-      changes.rows.length > MOST_ROWS && h('p', { class: 'ap-dim' }, `and ${changes.rows.length - MOST_ROWS} more changes`),
+      changes.rows.length > MOST_ROWS &&
+        h('p', { class: 'ap-dim' }, `and ${changes.rows.length - MOST_ROWS} more changes`),
     );
   }
 }

@@ -38,7 +38,14 @@ export class HeaderView implements View {
     this.cancel = button('Cancel', ask('cancel'), { icon: 'stop', class: 'ap-cancel' });
     this.undo = button('Undo', ask('undo'), { icon: 'undo', class: 'ap-undo', title: 'Undo the last change of pins' });
     this.redo = button('Redo', ask('redo'), { icon: 'redo', class: 'ap-redo', title: 'Take back an undo' });
-    this.actions = h('div', { class: 'ap-actions', role: 'toolbar', 'aria-label': 'Planner' }, this.solve, this.cancel, this.undo, this.redo);
+    this.actions = h(
+      'div',
+      { class: 'ap-actions', role: 'toolbar', 'aria-label': 'Planner' },
+      this.solve,
+      this.cancel,
+      this.undo,
+      this.redo,
+    );
     this.node = h(
       'header',
       { class: 'ap-header' },
@@ -123,7 +130,7 @@ export class HeaderView implements View {
       progress.objective !== null &&
         progress.bound !== null &&
         `gap ${formatPercent(Math.max(0, 1 - progress.bound / progress.objective))}`,
-      formatSeconds(Math.max(0.1, Math.round(progress.elapsed_s * 10) / 10)),
+      `${progress.elapsed_s.toFixed(1)} s`,
     ].filter((fact): fact is string => fact !== false);
     refill(
       this.progress,

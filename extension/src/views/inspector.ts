@@ -2,7 +2,7 @@
 import { findCostliest, splitMemory, sumCommunication, sumParts, sumStepTime } from '../logic/costs';
 import { formatBytes, formatPlural, formatSeconds, formatSecondsDelta, formatSpec } from '../logic/format';
 import { type IndexedPlan, nameLayer, readAxisSizes } from '../logic/plan-index';
-import { readRule, readStrategy, type DimFactors } from '../logic/rule';
+import { type DimFactors, readRule, readStrategy } from '../logic/rule';
 import type { AppState } from '../logic/store';
 import { describeDims } from '../logic/tensor';
 import type { OpPlan, PlannedCollective, ShardingSpec, StagePlan } from '../model/plan';
@@ -28,7 +28,12 @@ export class InspectorView implements View {
       this.drawTop(state);
       this.node.scrollTop = 0;
     }
-    if (isNew || state.alternatives !== before.alternatives || state.pins !== before.pins || state.status.state !== before.status.state) {
+    if (
+      isNew ||
+      state.alternatives !== before.alternatives ||
+      state.pins !== before.pins ||
+      state.status.state !== before.status.state
+    ) {
       this.drawAlternatives(state);
     }
   }
@@ -77,7 +82,10 @@ export class InspectorView implements View {
               type: 'button',
               'data-lm-suppress-shortcuts': 'true',
               title: `${op.rule}, strategy ${op.strategy}`,
-              on: { click: () => this.context.dispatch({ type: 'select', selection: { kind: 'op', op: op.id }, reveal: true }) },
+              on: {
+                click: () =>
+                  this.context.dispatch({ type: 'select', selection: { kind: 'op', op: op.id }, reveal: true }),
+              },
             },
             h('span', { class: 'ap-label' }, op.name),
             h('span', { class: 'ap-dim' }, op.role),
@@ -133,7 +141,12 @@ export class InspectorView implements View {
   private drawTensors(op: OpPlan, indexed: IndexedPlan, stage: StagePlan | undefined): HTMLElement {
     const sizes = stage === undefined ? new Map<string, number>() : readAxisSizes(stage);
     const terms = readRule(op.rule);
-    const make = (value: number | null, spec: ShardingSpec | undefined, factors: DimFactors[] | undefined, role: string) => {
+    const make = (
+      value: number | null,
+      spec: ShardingSpec | undefined,
+      factors: DimFactors[] | undefined,
+      role: string,
+    ) => {
       const made = value === null ? undefined : indexed.plan.values[value];
       if (made === undefined) return null;
       const isNamed = made.kind !== 'intermediate';
@@ -147,7 +160,9 @@ export class InspectorView implements View {
       .map((value, i) => make(value, op.input_specs[i], terms.operands[i], `operand ${i}`))
       .filter((node): node is HTMLElement => node !== null);
     const results = op.outputs
-      .map((value, i) => make(value, op.output_specs[i], terms.results[i], op.outputs.length > 1 ? `result ${i}` : 'result'))
+      .map((value, i) =>
+        make(value, op.output_specs[i], terms.results[i], op.outputs.length > 1 ? `result ${i}` : 'result'),
+      )
       .filter((node): node is HTMLElement => node !== null);
     const shown = operands.slice(0, MOST_TENSORS);
     const left = operands.length - shown.length;
@@ -185,7 +200,8 @@ export class InspectorView implements View {
         operand < 0 ? `result ${-1 - operand} back to ` : `operand ${operand}: `,
         h('span', { class: 'ap-code' }, `${formatSpec(held)} → ${formatSpec(wanted)}`),
       );
-      if (resharding.collectives.length === 0) rows.push([why, h('span', { class: 'ap-dim' }, 'paid by another op or free'), '', '', '']);
+      if (resharding.collectives.length === 0)
+        rows.push([why, h('span', { class: 'ap-dim' }, 'paid by another op or free'), '', '', '']);
       for (const [i, c] of resharding.collectives.entries()) rows.push(row(i === 0 ? why : 'then', c));
     }
     if (rows.length === 0) return null;
@@ -208,10 +224,18 @@ export class InspectorView implements View {
     }
     const title = h('h4', {}, 'Alternatives');
     if (isReadOnly) {
-      refill(this.alternatives, title, h('p', { class: 'ap-hint' }, 'This is a saved plan: alternatives need the planner that made it.'));
+      refill(
+        this.alternatives,
+        title,
+        h('p', { class: 'ap-hint' }, 'This is a saved plan: alternatives need the planner that made it.'),
+      );
     } else if (alternatives === null || alternatives.op !== op.name || alternatives.state === 'asked') {
       const isBusy = state.status.state === 'solving';
-      refill(this.alternatives, title, h('p', { class: 'ap-hint' }, isBusy ? 'They are priced when the solve has ended.' : 'Asking the planner …'));
+      refill(
+        this.alternatives,
+        title,
+        h('p', { class: 'ap-hint' }, isBusy ? 'They are priced when the solve has ended.' : 'Asking the planner …'),
+      );
     } else if (alternatives.state === 'refused') {
       refill(this.alternatives, title, h('p', { class: 'ap-hint' }, alternatives.message));
     } else {
@@ -228,20 +252,35 @@ export class InspectorView implements View {
     const cells = rows.map((row, i) => {
       const isPinned = pin?.choice === row.strategy;
       const specs = `${row.input_specs.map(formatSpec).join(', ')} → ${row.output_specs.map(formatSpec).join(', ')}`;
-      const toggle = isPinned && pin !== undefined
-        ? () => this.context.ask('unpin', { kind: pin.kind, subject: pin.subject, choice: pin.choice })
-        : () => this.context.ask('pin', { kind: 'strategy', subject: op.name, choice: row.strategy });
+      const toggle =
+        isPinned && pin !== undefined
+          ? () => this.context.ask('unpin', { kind: pin.kind, subject: pin.subject, choice: pin.choice })
+          : () => this.context.ask('pin', { kind: 'strategy', subject: op.name, choice: row.strategy });
       const isOver = row.memory_bytes > capacity;
       const memoryDelta = row.memory_bytes - (now?.memory_bytes ?? memoryNow);
       return [
-        h('span', { class: 'ap-code ap-strategy' }, row.strategy, row.is_chosen && h('span', { class: 'ap-mark' }, icon('check'), 'chosen')),
-        h('span', { class: row.delta_s > 1e-9 ? 'ap-worse' : row.delta_s < -1e-9 ? 'ap-better' : 'ap-dim' }, row.is_chosen ? '–' : formatSecondsDelta(row.delta_s)),
+        h(
+          'span',
+          { class: 'ap-code ap-strategy' },
+          row.strategy,
+          row.is_chosen && h('span', { class: 'ap-mark' }, icon('check'), 'chosen'),
+        ),
+        h(
+          'span',
+          { class: row.delta_s > 1e-9 ? 'ap-worse' : row.delta_s < -1e-9 ? 'ap-better' : 'ap-dim' },
+          row.is_chosen ? '–' : formatSecondsDelta(row.delta_s),
+        ),
         formatSeconds(row.compute_s),
         formatSeconds(row.communication_s),
         h(
           'span',
-          { class: isOver ? 'ap-bad' : '', title: `${formatBytes(row.memory_bytes)} on each device${isOver ? ': over its capacity' : ''}` },
-          row.is_chosen || Math.abs(memoryDelta) < 1 ? formatBytes(row.memory_bytes) : `${memoryDelta > 0 ? '+' : '−'}${formatBytes(Math.abs(memoryDelta))}`,
+          {
+            class: isOver ? 'ap-bad' : '',
+            title: `${formatBytes(row.memory_bytes)} on each device${isOver ? ': over its capacity' : ''}`,
+          },
+          row.is_chosen || Math.abs(memoryDelta) < 1
+            ? formatBytes(row.memory_bytes)
+            : `${memoryDelta > 0 ? '+' : '−'}${formatBytes(Math.abs(memoryDelta))}`,
         ),
         h('span', { class: 'ap-code', title: specs }, row.output_specs.map(formatSpec).join(', ')),
         button(isPinned ? 'Unpin' : 'Pin', toggle, {
@@ -256,7 +295,7 @@ export class InspectorView implements View {
       { title: 'strategy' },
       { title: 'Δ step', class: 'ap-number' },
       { title: 'compute', class: 'ap-number' },
-      { title: 'communication', class: 'ap-number' },
+      { title: 'comm.', class: 'ap-number' },
       { title: 'memory', class: 'ap-number' },
       { title: 'result' },
       { title: '' },

@@ -76,7 +76,9 @@ export class LayersView implements View {
           'aria-pressed': String(selected === layer),
           'aria-label': `layer ${layer}, ${name}, stage ${stage?.index ?? '?'}${pin === undefined ? '' : `, pinned to stage ${pin.choice}`}`,
           title: `layer ${layer} (${name}) · stage ${stage?.index ?? '?'} · ${formatFlop(plan.program.layer_flops[layer] ?? 0)} forward`,
-          on: { click: () => this.context.dispatch({ type: 'select', selection: { kind: 'layer', layer }, reveal: true }) },
+          on: {
+            click: () => this.context.dispatch({ type: 'select', selection: { kind: 'layer', layer }, reveal: true }),
+          },
         },
         isFirst && h('span', { class: 'ap-layer-stage' }, `stage ${stage.index}`),
         h('span', {}, String(layer)),
@@ -105,18 +107,25 @@ export class LayersView implements View {
     const devices = plan?.cluster.hosts.reduce((sum, host) => sum + host.num_devices, 0) ?? 1;
     const most = Math.min(numLayers, devices, 64);
     const pin = state.pins.find((p) => p.kind === 'num_stages');
-    const options = Array.from({ length: most }, (_, i) => ({ value: String(i + 1), label: formatPlural(i + 1, 'stage') }));
+    const options = Array.from({ length: most }, (_, i) => ({
+      value: String(i + 1),
+      label: formatPlural(i + 1, 'stage'),
+    }));
     const select = choice('Number of stages', options, String(pin?.choice ?? present), { 'data-focus': 'num-stages' });
     return h(
       'span',
       { class: 'ap-control', 'data-control': 'num_stages' },
       select,
-      button('Pin', () => this.context.ask('pin', { kind: 'num_stages', subject: null, choice: Number(select.value) }), {
-        icon: 'pin',
-        class: pin === undefined ? '' : 'ap-on',
-        title: pin === undefined ? 'Pin the number of stages' : `Pinned: ${pin.text}`,
-        'aria-label': 'Pin the number of stages',
-      }),
+      button(
+        'Pin',
+        () => this.context.ask('pin', { kind: 'num_stages', subject: null, choice: Number(select.value) }),
+        {
+          icon: 'pin',
+          class: pin === undefined ? '' : 'ap-on',
+          title: pin === undefined ? 'Pin the number of stages' : `Pinned: ${pin.text}`,
+          'aria-label': 'Pin the number of stages',
+        },
+      ),
     );
   }
 
@@ -130,22 +139,32 @@ export class LayersView implements View {
       'span',
       {},
       h('b', {}, `Layer ${layer}`),
-      h('span', { class: 'ap-dim' }, ` ${nameLayer(plan, layer)} · ${formatPlural(ops, 'op')} · ${formatFlop(plan.program.layer_flops[layer] ?? 0)} forward`),
+      h(
+        'span',
+        { class: 'ap-dim' },
+        ` ${nameLayer(plan, layer)} · ${formatPlural(ops, 'op')} · ${formatFlop(plan.program.layer_flops[layer] ?? 0)} forward`,
+      ),
     );
     if (state.isReadOnly) return text;
     const options = plan.stages.map((s) => ({ value: String(s.index), label: `stage ${s.index}` }));
-    const select = choice(`Stage of layer ${layer}`, options, String(pin?.choice ?? stage), { 'data-focus': 'layer-stage' });
+    const select = choice(`Stage of layer ${layer}`, options, String(pin?.choice ?? stage), {
+      'data-focus': 'layer-stage',
+    });
     return h(
       'span',
       { class: 'ap-control', 'data-control': 'layer_stage' },
       text,
       select,
-      button('Pin', () => this.context.ask('pin', { kind: 'layer_stage', subject: layer, choice: Number(select.value) }), {
-        icon: 'pin',
-        class: pin === undefined ? '' : 'ap-on',
-        title: pin === undefined ? 'Pin this layer to the stage' : `Pinned: ${pin.text}`,
-        'aria-label': `Pin layer ${layer} to the stage`,
-      }),
+      button(
+        'Pin',
+        () => this.context.ask('pin', { kind: 'layer_stage', subject: layer, choice: Number(select.value) }),
+        {
+          icon: 'pin',
+          class: pin === undefined ? '' : 'ap-on',
+          title: pin === undefined ? 'Pin this layer to the stage' : `Pinned: ${pin.text}`,
+          'aria-label': `Pin layer ${layer} to the stage`,
+        },
+      ),
     );
   }
 }

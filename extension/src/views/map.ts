@@ -56,7 +56,8 @@ export class MapView implements View {
     }
     const owners = new Map<string, { stage: StagePlan; position: number }>();
     for (const stage of plan.stages) {
-      for (const [position, [host, device]] of stage.devices.entries()) owners.set(`${host}:${device}`, { stage, position });
+      for (const [position, [host, device]] of stage.devices.entries())
+        owners.set(`${host}:${device}`, { stage, position });
     }
     const rows = plan.cluster.hosts.map((host, hostNumber) =>
       h(
@@ -66,12 +67,18 @@ export class MapView implements View {
           'div',
           { class: 'ap-host-name' },
           h('b', {}, `host ${hostNumber}`),
-          h('span', { class: 'ap-dim', title: 'bandwidth that one device has to the others of its host' }, formatBandwidth(host.link.bandwidth)),
+          h(
+            'span',
+            { class: 'ap-dim', title: 'bandwidth that one device has to the others of its host' },
+            formatBandwidth(host.link.bandwidth),
+          ),
         ),
         h(
           'div',
           { class: 'ap-devices' },
-          ...Array.from({ length: host.num_devices }, (_, device) => this.makeCell(hostNumber, device, owners.get(`${hostNumber}:${device}`))),
+          ...Array.from({ length: host.num_devices }, (_, device) =>
+            this.makeCell(hostNumber, device, owners.get(`${hostNumber}:${device}`)),
+          ),
         ),
       ),
     );
@@ -81,10 +88,19 @@ export class MapView implements View {
     refill(this.node, ...rows, network);
   }
 
-  private makeCell(host: number, device: number, owner: { stage: StagePlan; position: number } | undefined): HTMLElement {
+  private makeCell(
+    host: number,
+    device: number,
+    owner: { stage: StagePlan; position: number } | undefined,
+  ): HTMLElement {
     const name = `${host}:${device}`;
     if (owner === undefined) {
-      return h('div', { class: 'ap-device ap-device-free', title: `device ${name} is not used` }, h('span', { class: 'ap-device-name' }, name), h('span', { class: 'ap-dim' }, 'unused'));
+      return h(
+        'div',
+        { class: 'ap-device ap-device-free', title: `device ${name} is not used` },
+        h('span', { class: 'ap-device-name' }, name),
+        h('span', { class: 'ap-dim' }, 'unused'),
+      );
     }
     const { stage, position } = owner;
     const used = sumParts(splitMemory(stage.memory));
@@ -101,14 +117,25 @@ export class MapView implements View {
         'data-lm-suppress-shortcuts': 'true',
         'aria-label': `device ${name}, stage ${stage.index}, mesh position ${place}, memory ${memory}`,
         title: `device ${name}: stage ${stage.index}, at ${place} of its logical mesh\nmemory of the stage's fullest device: ${memory}`,
-        on: { click: () => this.context.dispatch({ type: 'select', selection: { kind: 'stage', stage: stage.index } }) },
+        on: {
+          click: () => this.context.dispatch({ type: 'select', selection: { kind: 'stage', stage: stage.index } }),
+        },
       },
-      h('span', { class: 'ap-device-line' }, h('span', { class: 'ap-badge' }, String(stage.index)), h('span', { class: 'ap-device-name' }, name)),
+      h(
+        'span',
+        { class: 'ap-device-line' },
+        h('span', { class: 'ap-badge' }, String(stage.index)),
+        h('span', { class: 'ap-device-name' }, name),
+      ),
       h('span', { class: 'ap-device-place' }, place),
       h(
         'span',
         { class: 'ap-device-memory' },
-        h('span', { class: 'ap-fill' }, h('span', { style: `width:${Math.min(100, share * 100).toFixed(1)}%`, class: share > 0.95 ? 'ap-full' : '' })),
+        h(
+          'span',
+          { class: 'ap-fill' },
+          h('span', { style: `width:${Math.min(100, share * 100).toFixed(1)}%`, class: share > 0.95 ? 'ap-full' : '' }),
+        ),
         h('span', {}, formatPercent(share)),
       ),
     );

@@ -21,7 +21,9 @@ export class PinsView implements View {
     refill(
       this.node,
       h('ul', { class: 'ap-pin-list' }, ...state.pins.map((pin) => this.makePin(pin, state.isReadOnly))),
-      !state.isReadOnly && state.pins.length > 1 && button('Remove all pins', () => this.context.ask('clear_pins'), { class: 'ap-quiet' }),
+      !state.isReadOnly &&
+        state.pins.length > 1 &&
+        button('Remove all pins', () => this.context.ask('clear_pins'), { class: 'ap-quiet' }),
     );
   }
 
@@ -32,7 +34,8 @@ export class PinsView implements View {
       { class: 'ap-pin' },
       icon('pin'),
       h('span', { class: 'ap-pin-text' }, pin.text),
-      !isReadOnly && button(`Remove: ${pin.text}`, remove, { icon: 'cross', showsLabel: false, class: 'ap-quiet ap-unpin' }),
+      !isReadOnly &&
+        button(`Remove: ${pin.text}`, remove, { icon: 'cross', showsLabel: false, class: 'ap-quiet ap-unpin' }),
     );
   }
 }

@@ -74,8 +74,13 @@ export class ProgramView implements View {
         },
       },
     });
-    const roles = ['all', 'forward', 'backward', 'update'].map((value) => ({ value, label: value === 'all' ? 'all roles' : value }));
-    this.role = choice('Role', roles, 'all', { on: { change: () => this.filter({ role: this.role.value as OpFilter['role'] }) } });
+    const roles = ['all', 'forward', 'backward', 'update'].map((value) => ({
+      value,
+      label: value === 'all' ? 'all roles' : value,
+    }));
+    this.role = choice('Role', roles, 'all', {
+      on: { change: () => this.filter({ role: this.role.value as OpFilter['role'] }) },
+    });
     this.toolbar.append(
       this.search,
       this.role,
@@ -83,7 +88,11 @@ export class ProgramView implements View {
         'span',
         { class: 'ap-checks', role: 'group', 'aria-label': 'Show only' },
         this.makeBox('withCollectives', 'collectives', 'Only ops that communicate'),
-        this.makeBox('decisions', 'decisions', 'Only ops whose strategy the solver chose; the others follow a neighbour'),
+        this.makeBox(
+          'decisions',
+          'decisions',
+          'Only ops whose strategy the solver chose; the others follow a neighbour',
+        ),
         this.makeBox('pinned', 'pinned', 'Only ops that are pinned'),
       ),
     );
@@ -110,7 +119,7 @@ export class ProgramView implements View {
       'div',
       { class: 'ap-row ap-row-head', 'aria-hidden': 'true' },
       h('span', { class: 'ap-cell-name' }, 'op'),
-      h('span', { class: 'ap-cell-spec' }, 'output sharding'),
+      h('span', { class: 'ap-cell-spec', title: 'of the outputs' }, 'sharding'),
       h('span', { class: 'ap-cell-collectives' }, 'collectives'),
       h('span', { class: 'ap-cell-time', title: 'of one step, collectives included' }, 'time a step'),
     );
@@ -192,7 +201,10 @@ export class ProgramView implements View {
 
   private drawRows(): void {
     const first = Math.max(0, Math.floor(this.list.scrollTop / ROW) - MARGIN);
-    const last = Math.min(this.tree.rows.length, Math.ceil((this.list.scrollTop + this.list.clientHeight) / ROW) + MARGIN);
+    const last = Math.min(
+      this.tree.rows.length,
+      Math.ceil((this.list.scrollTop + this.list.clientHeight) / ROW) + MARGIN,
+    );
     this.rows.style.transform = `translateY(${first * ROW}px)`;
     this.rows.replaceChildren(...this.tree.rows.slice(first, last).map((row) => this.makeRow(row)));
     if (this.tree.rows.length === 0 && this.state?.indexed !== null && this.tree.isFiltered) {
@@ -236,7 +248,11 @@ export class ProgramView implements View {
         h('span', { class: 'ap-dim' }, formatPlural(row.count, 'op')),
       ),
       h('span', { class: 'ap-cell-spec ap-dim' }, twin),
-      h('span', { class: 'ap-cell-collectives ap-dim' }, row.collectives > 0 ? `in ${formatPlural(row.collectives, 'op')}` : ''),
+      h(
+        'span',
+        { class: 'ap-cell-collectives ap-dim' },
+        row.collectives > 0 ? `in ${formatPlural(row.collectives, 'op')}` : '',
+      ),
       h('span', { class: 'ap-cell-time' }, formatSeconds(row.seconds)),
     );
   }
@@ -252,7 +268,12 @@ export class ProgramView implements View {
     const name = op.scope !== '' && op.name.startsWith(`${op.scope}/`) ? op.name.slice(op.scope.length + 1) : op.name;
     return h(
       'div',
-      { ...attributes, class: `ap-row ap-row-op${isActive ? ' ap-active' : ''}`, 'data-op': op.name, title: `${op.name}\n${op.rule}\nstrategy ${op.strategy}` },
+      {
+        ...attributes,
+        class: `ap-row ap-row-op${isActive ? ' ap-active' : ''}`,
+        'data-op': op.name,
+        title: `${op.name}\n${op.rule}\nstrategy ${op.strategy}`,
+      },
       h(
         'span',
         { class: 'ap-cell-name', style: indent },
@@ -261,7 +282,11 @@ export class ProgramView implements View {
         row.isPinned && icon('pin'),
       ),
       h('span', { class: 'ap-cell-spec ap-code' }, op.output_specs.map(formatSpec).join(' ')),
-      h('span', { class: 'ap-cell-collectives' }, ...collectives.map(([c, isResharding]) => makeCollectiveChip(c, isResharding, collectives.length > 1))),
+      h(
+        'span',
+        { class: 'ap-cell-collectives' },
+        ...collectives.map(([c, isResharding]) => makeCollectiveChip(c, isResharding, collectives.length > 1)),
+      ),
       h('span', { class: 'ap-cell-time' }, formatSeconds(row.seconds)),
     );
   }
@@ -275,7 +300,10 @@ export class ProgramView implements View {
 
   private handleKey(event: KeyboardEvent): void {
     const rows = this.tree.rows;
-    const index = Math.max(0, rows.findIndex((row) => row.key === this.active));
+    const index = Math.max(
+      0,
+      rows.findIndex((row) => row.key === this.active),
+    );
     const row = rows[index];
     const page = Math.max(1, Math.floor(this.list.clientHeight / ROW) - 1);
     const targets: Record<string, number> = {
@@ -312,4 +340,3 @@ export class ProgramView implements View {
     else this.drawRows();
   }
 }
-

@@ -23,6 +23,12 @@ function describeDevices(stage: StagePlan): string {
   return `host${hosts.length > 1 ? 's' : ''} ${range(hosts)}, device${numbers.length > 1 ? 's' : ''} ${range(numbers)}`;
 }
 
+/** `0:0–0:3`: first and last device, named as on the map. */
+function nameEnds(stage: StagePlan): string {
+  const names = stage.devices.map((device) => device.join(':'));
+  return names.length === 1 ? (names[0] ?? '') : `${names[0] ?? ''}–${names[names.length - 1] ?? ''}`;
+}
+
 function findStagePin(pins: readonly WordedPin[], kind: PinKind, stage: number): WordedPin | undefined {
   return pins.find((pin) => pin.kind === kind && (pin.subject === null || Number(pin.subject) === stage));
 }
@@ -69,7 +75,9 @@ export class StagesView implements View {
           class: 'ap-card-head',
           'data-focus': `stage-${stage.index}`,
           'data-lm-suppress-shortcuts': 'true',
-          on: { click: () => this.context.dispatch({ type: 'select', selection: { kind: 'stage', stage: stage.index } }) },
+          on: {
+            click: () => this.context.dispatch({ type: 'select', selection: { kind: 'stage', stage: stage.index } }),
+          },
         },
         h('span', { class: 'ap-badge' }, String(stage.index)),
         h('b', {}, `Stage ${stage.index}`),
@@ -78,7 +86,13 @@ export class StagesView implements View {
       h(
         'dl',
         { class: 'ap-facts-list' },
-        ...this.makeFact('submesh', stage.submesh, describeDevices(stage), this.makeSubmeshPin(plan, stage, state)),
+        ...this.makeFact(
+          'submesh',
+          stage.submesh,
+          `on ${nameEnds(stage)}`,
+          this.makeSubmeshPin(plan, stage, state),
+          describeDevices(stage),
+        ),
         ...this.makeFact('logical mesh', stage.mesh_shape.join('x'), axes, this.makeMeshPin(stage, state)),
       ),
       this.makeTimes(stage, state),
@@ -92,16 +106,21 @@ export class StagesView implements View {
           h('b', { class: used > capacity ? 'ap-bad' : '' }, `${formatBytes(used)} of ${formatBytes(capacity)}`),
           h('span', { class: 'ap-dim' }, `${formatPercent(used / capacity)} · ${stage.in_flight} in flight`),
         ),
-        makeStackedBar(memory, { label: 'Memory', format: formatBytes, total: capacity, rest: `free: ${formatBytes(capacity - used)}` }),
+        makeStackedBar(memory, {
+          label: 'Memory',
+          format: formatBytes,
+          total: capacity,
+          rest: `free: ${formatBytes(capacity - used)}`,
+        }),
       ),
     );
   }
 
   /** The control shows the shape; where it shows a pinned one that the plan does not have yet, the present one is said. */
-  private makeFact(term: string, shape: string, text: string, control: HTMLElement | null): HTMLElement[] {
+  private makeFact(term: string, shape: string, text: string, control: HTMLElement | null, title = ''): HTMLElement[] {
     const wanted = control?.querySelector('select')?.value;
     const note = wanted === undefined ? formatShape(shape) : wanted === shape ? '' : `(now ${formatShape(shape)})`;
-    return [h('dt', {}, term), h('dd', {}, control, note !== '' && h('b', {}, note), h('span', {}, text))];
+    return [h('dt', {}, term), h('dd', {}, control, note !== '' && h('b', {}, note), h('span', { title }, text))];
   }
 
   private makeTimes(stage: StagePlan, { measured }: AppState): HTMLElement {
@@ -168,5 +187,10 @@ export class StagesView implements View {
 
 export function makeStaleNote(state: AppState): HTMLElement | null {
   if (!isStale(state)) return null;
-  return h('p', { class: 'ap-stale-note' }, icon('stale'), 'This is the last plan; it was not made for the present pins.');
+  return h(
+    'p',
+    { class: 'ap-stale-note' },
+    icon('stale'),
+    'This is the last plan; it was not made for the present pins.',
+  );
 }

@@ -65,7 +65,9 @@ export function makeTensor({ title, dtype, dims }: TensorOptions): HTMLElement {
       role: 'img',
       'aria-label': `${title}: ${words}; ${split}`,
     },
-    ...drawing.faces.map((face, i) => svg('polygon', { class: i === 0 ? 'ap-face ap-front' : 'ap-face', points: points(face) })),
+    ...drawing.faces.map((face, i) =>
+      svg('polygon', { class: i === 0 ? 'ap-face ap-front' : 'ap-face', points: points(face) }),
+    ),
     ...(pieces > 1 ? drawing.piece.map((face) => svg('polygon', { class: 'ap-piece', points: points(face) })) : []),
     ...drawing.cuts.map((cut) =>
       svg('line', {
@@ -82,7 +84,8 @@ export function makeTensor({ title, dtype, dims }: TensorOptions): HTMLElement {
     'figure',
     { class: 'ap-tensor' },
     h('figcaption', {}, h('b', {}, title)),
-    drawing.others.length > 0 && h('div', { class: 'ap-dim ap-others' }, `× ${drawing.others.map(describeDim).join(' × ')}`),
+    drawing.others.length > 0 &&
+      h('div', { class: 'ap-dim ap-others' }, `× ${drawing.others.map(describeDim).join(' × ')}`),
     picture,
     h('div', { class: 'ap-dim' }, `${dtype} · ${formatBytes(bytes)}`),
     h('div', { class: 'ap-dim' }, split),

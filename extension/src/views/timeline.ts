@@ -74,7 +74,10 @@ export class TimelineView implements View {
     resize.observe(this.node);
     // A canvas does not follow CSS variables by itself.
     const theme = new MutationObserver(() => this.redraw());
-    theme.observe(document.body, { attributes: true, attributeFilter: ['data-jp-theme-light', 'data-jp-theme-name', 'class'] });
+    theme.observe(document.body, {
+      attributes: true,
+      attributeFilter: ['data-jp-theme-light', 'data-jp-theme-name', 'class'],
+    });
     theme.observe(document.documentElement, { attributes: true, attributeFilter: ['theme', 'class', 'data-theme'] });
     const scheme = window.matchMedia('(prefers-color-scheme: dark)');
     const follow = (): void => this.redraw();
@@ -142,7 +145,13 @@ export class TimelineView implements View {
       h('span', { class: 'ap-key ap-key-update' }, 'update'),
       h('span', { class: 'ap-key ap-key-bubble' }, 'bubble'),
     );
-    const columns = [{ title: 'stage' }, { title: 'busy' }, { title: 'bubble' }, { title: 'first forward' }, { title: 'end' }];
+    const columns = [
+      { title: 'stage' },
+      { title: 'busy' },
+      { title: 'bubble' },
+      { title: 'first forward' },
+      { title: 'end' },
+    ];
     const rows = stages.map(({ stage, busy, events }) => [
       String(stage),
       formatPercent(busy),
@@ -213,7 +222,8 @@ export class TimelineView implements View {
       this.canvas.removeEventListener('pointermove', move);
       this.canvas.removeEventListener('pointerup', up);
       const row = this.rows[this.rowAt(e.offsetY)];
-      if (!hasMoved && row !== undefined) this.context.dispatch({ type: 'select', selection: { kind: 'stage', stage: row.stage } });
+      if (!hasMoved && row !== undefined)
+        this.context.dispatch({ type: 'select', selection: { kind: 'stage', stage: row.stage } });
     };
     this.canvas.addEventListener('pointermove', move);
     this.canvas.addEventListener('pointerup', up);
@@ -232,7 +242,8 @@ export class TimelineView implements View {
     }
     const hit = row.timeline.events[row.stage]?.find((e) => e.start <= time && time < e.end);
     const bubble = row.timeline.bubbles.find((b) => b.stage === row.stage && b.start <= time && time < b.end);
-    const what = hit === undefined ? bubble && `bubble of ${formatSeconds(bubble.end - bubble.start)}` : this.describeEvent(hit);
+    const what =
+      hit === undefined ? bubble && `bubble of ${formatSeconds(bubble.end - bubble.start)}` : this.describeEvent(hit);
     this.showTip(what === undefined ? null : `${row.label}: ${what}`, event.offsetX, event.offsetY);
   }
 
@@ -291,7 +302,8 @@ export class TimelineView implements View {
       for (const bubble of row.timeline.bubbles) {
         if (bubble.stage === row.stage) this.drawBubble(ctx, theme, toX(bubble.start), toX(bubble.end), top);
       }
-      for (const event of row.timeline.events[row.stage] ?? []) this.drawEvent(ctx, theme, event, toX, top, row.isMeasured);
+      for (const event of row.timeline.events[row.stage] ?? [])
+        this.drawEvent(ctx, theme, event, toX, top, row.isMeasured);
     }
     ctx.restore();
     this.drawLabels(ctx, theme);
@@ -369,7 +381,11 @@ export class TimelineView implements View {
     ctx.font = `${event.kind === 'forward' ? '' : '600 '}11px ${theme.font}`;
     ctx.textAlign = 'center';
     ctx.textBaseline = 'middle';
-    ctx.fillText(label, Math.max(x0, LEFT) + (Math.min(x1, this.canvas.clientWidth) - Math.max(x0, LEFT)) / 2, top + height / 2 + 1);
+    ctx.fillText(
+      label,
+      Math.max(x0, LEFT) + (Math.min(x1, this.canvas.clientWidth) - Math.max(x0, LEFT)) / 2,
+      top + height / 2 + 1,
+    );
   }
 
   private drawLabels(ctx: CanvasRenderingContext2D, theme: Theme): void {

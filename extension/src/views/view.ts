@@ -21,5 +21,7 @@ export interface View {
 
 /** Whether the plan that is shown no longer belongs to the pins. */
 export function isStale(state: AppState): boolean {
-  return state.indexed !== null && ['stale', 'infeasible', 'failed', 'cancelled', 'solving'].includes(state.status.state);
+  return (
+    state.indexed !== null && ['stale', 'infeasible', 'failed', 'cancelled', 'solving'].includes(state.status.state)
+  );
 }

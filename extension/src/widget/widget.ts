@@ -1,6 +1,7 @@
 /** The anywidget: traits of alpaviz/widget/planner_widget.py to actions, requests of the views to messages. */
-import { inflatePlan } from '../logic/unpack';
+
 import { initialState, Store } from '../logic/store';
+import { inflatePlan } from '../logic/unpack';
 import type { WordedPin } from '../model/pin';
 import type { Measured, PlanDiff, Status } from '../model/planner-state';
 import { App } from '../views/app';
