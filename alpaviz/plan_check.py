@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from alpaviz.cluster.description import Cluster
 from alpaviz.errors import PlanFormatError, PlanMismatchError
-from alpaviz.plan import Plan
+from alpaviz.plan import OpPlan, Plan
 from alpaviz.types import ShardingSpec, list_axes
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ def validate_plan(plan: Plan, program: Program | None = None, cluster: Cluster |
     """Check `plan`; warnings in sentences (memory over capacity).
 
     Raises:
-        PlanFormatError: the plan contradicts itself.
+        PlanFormatError: the plan contradicts itself: layers are not covered once and in order, a device is used twice
+            or does not exist, ops or transfers name stages or values that do not exist, or a spec does not fit.
         PlanMismatchError: it was made for another program or cluster.
     """
     _check_stages(plan)
@@ -58,16 +59,45 @@ def _check_stages(plan: Plan) -> None:
 
 
 def _check_layouts(plan: Plan) -> None:
-    for value in plan.values:
-        if not 0 <= value.stage < plan.num_stages:
-            raise PlanFormatError(f"value {value.name!r} is in stage {value.stage}, of {plan.num_stages}.")
-        _check_spec(plan, value.stage, f"value {value.name!r} {value.shape}", value.shape, value.spec)
+    for position, value in enumerate(plan.values):
+        what = f"value {value.name!r}"
+        if value.id != position:
+            raise PlanFormatError(f"{what} has id {value.id}, but stands at place {position}.")
+        _check_stage(plan, value.stage, what)
+        _check_spec(plan, value.stage, f"{what} {value.shape}", value.shape, value.spec)
     for op in plan.ops:
-        if not 0 <= op.stage < plan.num_stages:
-            raise PlanFormatError(f"op {op.name!r} is in stage {op.stage}, of {plan.num_stages}.")
-        for v, spec in zip(op.outputs, op.output_specs, strict=True):
-            if v is not None:
-                _check_spec(plan, op.stage, f"a result of op {op.name!r}", plan.values[v].shape, spec)
+        _check_stage(plan, op.stage, f"op {op.name!r}")
+        _check_side(plan, op, "a result", op.outputs, op.output_specs)
+        _check_side(plan, op, "an operand", op.inputs, op.input_specs)
+    for transfer in plan.transfers:
+        what = f"the transfer of value {transfer.value}"
+        _check_stage(plan, transfer.source_stage, what)
+        _check_stage(plan, transfer.target_stage, what)
+        shape = _find_shape(plan, transfer.value, what)
+        _check_spec(plan, transfer.target_stage, what, shape, transfer.target_spec)
+
+
+def _check_side(
+    plan: Plan, op: OpPlan, side: str, values: tuple[int | None, ...], specs: tuple[ShardingSpec, ...]
+) -> None:
+    what = f"{side} of op {op.name!r}"
+    if len(values) != len(specs):
+        raise PlanFormatError(f"{what}: there are {len(values)}, but specs for {len(specs)}.")
+    for v, spec in zip(values, specs, strict=True):
+        if v is None or (side == "an operand" and not spec):  # literals, scalars
+            continue
+        _check_spec(plan, op.stage, what, _find_shape(plan, v, what), spec)
+
+
+def _check_stage(plan: Plan, stage: int, what: str) -> None:
+    if not 0 <= stage < plan.num_stages:
+        raise PlanFormatError(f"{what} is in stage {stage}, of {plan.num_stages}.")
+
+
+def _find_shape(plan: Plan, value: int, what: str) -> tuple[int, ...]:
+    if not 0 <= value < len(plan.values):
+        raise PlanFormatError(f"{what}: there is no value {value}, only {len(plan.values)}.")
+    return plan.values[value].shape
 
 
 def _check_spec(plan: Plan, stage: int, what: str, shape: tuple[int, ...], spec: ShardingSpec) -> None:

@@ -34,8 +34,9 @@ def compare_plans(before: Plan, after: Plan) -> PlanDiff:
     old = {op.name: op for op in before.ops}
     changed = [(old[op.name], op) for op in after.ops if op.name in old and _is_changed(old[op.name], op)]
     rows = (
-        *_compare_pins(before, after), *_compare_stages(before, after), *_compare_times(before, after),
-        *_compare_memory(before, after), *_compare_values(before, after), *_compare_ops(changed),
+        *_compare_settings(before, after), *_compare_pins(before, after), *_compare_stages(before, after),
+        *_compare_times(before, after), *_compare_memory(before, after), *_compare_values(before, after),
+        *_compare_ops(changed),
     )  # fmt: skip
     step_before, step_after = before.estimate.step_s, after.estimate.step_s
     return PlanDiff(step_before, step_after, tuple(_summarise(before, after, changed)), rows)
@@ -53,6 +54,16 @@ def _describe_stage(stage: StagePlan) -> str:
         else (f"layers {stage.first_layer} to {stage.last_layer}")
     )
     return f"{layers} on {stage.submesh}, mesh {mesh}"
+
+
+def _compare_settings(before: Plan, after: Plan) -> list[DiffRow]:
+    settings = (
+        ("program", before.program.name, after.program.name),
+        ("cluster", before.cluster.name, after.cluster.name),
+        ("microbatches", str(before.num_microbatches), str(after.num_microbatches)),
+        ("schedule", before.schedule, after.schedule),
+    )
+    return [DiffRow("setting", name, old, new) for name, old, new in settings if old != new]
 
 
 def _compare_pins(before: Plan, after: Plan) -> list[DiffRow]:
@@ -120,6 +131,8 @@ def _summarise(before: Plan, after: Plan, changed: list[tuple[OpPlan, OpPlan]]) 
     old, new = before.estimate.step_s, after.estimate.step_s
     if abs(new - old) <= 1e-4 * old:
         sentences = [f"The step takes as long as before, {format_seconds(new)}."]
+    elif old == 0:
+        sentences = [f"The step takes {format_seconds(new)} instead of {format_seconds(old)}."]
     else:
         word = "longer" if new > old else "shorter"
         sentences = [
