@@ -93,7 +93,8 @@ class NotebookPlanRenderer extends Panel implements IRenderMime.IRenderer {
     const saved = new PlanView();
     this.saved = saved;
     this.addWidget(saved);
-    await saved.open(model.data[PLAN_MIME], NOTE);
+    const data = model.data[PLAN_MIME] as { has_ops?: boolean } | undefined;
+    await saved.open(data, data?.has_ops === false ? `${NOTE} Its ops were too many to be saved with it.` : NOTE);
   }
 
   private drop(): void {

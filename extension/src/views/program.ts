@@ -53,6 +53,7 @@ export class ProgramView implements View {
   private readonly rows = h('div', { class: 'ap-rows', role: 'presentation' });
   private readonly boxes: { key: keyof OpFilter; input: HTMLInputElement }[] = [];
   private readonly role: HTMLSelectElement;
+  private readonly resize = new ResizeObserver(() => this.drawRows());
   private tree: Tree = { rows: [], matches: 0, isFiltered: false };
   private state: AppState | null = null;
   private active: string | null = null;
@@ -124,7 +125,11 @@ export class ProgramView implements View {
       h('span', { class: 'ap-cell-time', title: 'of one step, collectives included' }, 'time a step'),
     );
     this.node = h('div', { class: 'ap-program' }, this.toolbar, head, this.list);
-    new ResizeObserver(() => this.drawRows()).observe(this.list);
+    this.resize.observe(this.list);
+  }
+
+  dispose(): void {
+    this.resize.disconnect();
   }
 
   update(state: AppState, before: AppState | null): void {
