@@ -1,6 +1,8 @@
 """Hosts, devices and links, and the meshes that a stage may run on.
 
-In: a preset's name or a description. Out: a `Cluster`, its submeshes and their logical meshes.
+In: a preset's name (`parse_cluster`, `get_cluster`) or a description (`describe_cluster`). Out: a frozen `Cluster`; the
+submesh shapes that a stage may have (`enumerate_submeshes`), each as logical meshes whose axes know their links
+(`enumerate_logical_meshes`); and devices for a list of shapes (`place_submeshes`).
 """
 
 from alpaviz.cluster.description import Cluster, DeviceType, Host, Link

@@ -31,6 +31,31 @@ DEVICES: dict[str, DeviceType] = {
         4800e9,
         (("float32", 494.5e12), ("float16", 989e12), ("bfloat16", 989e12), ("int8", 1979e12)),
     ),
+    # NVIDIA B200 data sheet (HGX and DGX), dense.
+    "B200-180GB": DeviceType(
+        "B200-180GB",
+        180e9,
+        8000e9,
+        (("float32", 1125e12), ("float16", 2250e12), ("bfloat16", 2250e12), ("int8", 4500e12)),
+    ),
+    # NVIDIA L4 and L40S data sheets, without sparsity; no NVLink. float32 matrix products use TF32.
+    "L4-24GB": DeviceType(
+        "L4-24GB", 24e9, 300e9, (("float32", 60e12), ("float16", 121e12), ("bfloat16", 121e12), ("int8", 242e12))
+    ),
+    "L40S-48GB": DeviceType(
+        "L40S-48GB", 48e9, 864e9, (("float32", 183e12), ("float16", 362e12), ("bfloat16", 362e12), ("int8", 733e12))
+    ),
+    # NVIDIA Ada white paper: fp16 with fp32 accumulation, half of the advertised rate; no NVLink, no peer-to-peer.
+    "RTX-4090": DeviceType(
+        "RTX-4090", 24e9, 1008e9, (("float32", 82.6e12), ("float16", 165e12), ("bfloat16", 165e12), ("int8", 660e12))
+    ),
+    # AMD MI300X data sheet, dense.
+    "MI300X-192GB": DeviceType(
+        "MI300X-192GB",
+        192e9,
+        5300e9,
+        (("float32", 163.4e12), ("float16", 1307e12), ("bfloat16", 1307e12), ("int8", 2614e12)),
+    ),
     # One core of a current server, order of magnitude only: for trying plans on virtual devices.
     "CPU": DeviceType("CPU", 4e9, 10e9, (("float32", 50e9), ("float64", 25e9))),
 }
@@ -60,6 +85,11 @@ PRESETS: dict[str, HostPreset] = {
     # NVSwitch: 450 GB/s one way; 370 GB/s measured in a ring (NVIDIA/nccl-tests#212). 8 x 400 Gbit/s a host.
     "dgx-h100": HostPreset("H100-80GB", 8, Link(370e9, 4e-6), Link(400e9, 10e-6), "NVIDIA DGX H100 data sheet"),
     "p5.48xlarge": HostPreset("H100-80GB", 8, Link(370e9, 4e-6), Link(400e9, 20e-6), "AWS P5 instance page"),
+    "a3-megagpu-8g": HostPreset("H100-80GB", 8, Link(370e9, 4e-6), Link(200e9, 20e-6), "Google Cloud A3 Mega page"),
+    "dgx-h200": HostPreset("H200-141GB", 8, Link(370e9, 4e-6), Link(400e9, 10e-6), "NVIDIA DGX H200 data sheet"),
+    "p5en.48xlarge": HostPreset("H200-141GB", 8, Link(370e9, 4e-6), Link(400e9, 20e-6), "AWS P5 instance page"),
+    # NVLink 5: 900 GB/s one way, no measured ring found: the share that H100 reaches (0.82).
+    "p6-b200.48xlarge": HostPreset("B200-180GB", 8, Link(740e9, 4e-6), Link(400e9, 20e-6), "AWS P6 instance page"),
 }
 """Hosts by name. Latencies are usual values for small messages, not from a data sheet."""
 

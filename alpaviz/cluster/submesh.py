@@ -10,16 +10,25 @@ from alpaviz.errors import InvalidClusterError
 
 
 def enumerate_submeshes(cluster: Cluster) -> tuple[SubmeshShape, ...]:
-    """1 x 2^k devices inside a host, one whole host, and n whole hosts (paper section 5.1)."""
+    """1 x 2^k devices inside a host, one whole host, and n whole hosts (paper section 5.1).
+
+    On several hosts whose number of devices is no power of two, only those 2^k are kept that divide it: then each size
+    divides the next larger one, and whatever adds up to the cluster can be laid out (`place_submeshes`). Three blocks
+    of 4 on two hosts of 6, say, could not.
+    """
     per_host = cluster.devices_per_host
-    inside = [1 << k for k in range(per_host.bit_length()) if 1 << k <= per_host]
-    shapes = [SubmeshShape(1, n) for n in dict.fromkeys([*inside, per_host])]
+    inside = [1 << k for k in range(per_host.bit_length())]
+    kept = [n for n in inside if cluster.num_hosts == 1 or per_host % n == 0]
+    shapes = [SubmeshShape(1, n) for n in dict.fromkeys([*kept, per_host])]
     shapes += [SubmeshShape(n, per_host) for n in range(2, cluster.num_hosts + 1)]
     return tuple(shapes)
 
 
 def enumerate_logical_meshes(cluster: Cluster, shape: SubmeshShape) -> tuple[LogicalMesh, ...]:
-    """All meshes of one and two axes over a submesh; of two that differ only by naming equal axes one is kept."""
+    """All meshes of one and two axes over a submesh, no axis of one device unless it is the only one.
+
+    Of two meshes that differ only in the order of their axes, each axis with the same link, one is kept.
+    """
     total = shape.num_devices
     if total == 1:
         return (make_logical_mesh(cluster, shape, (1,)),)
@@ -38,6 +47,9 @@ def enumerate_logical_meshes(cluster: Cluster, shape: SubmeshShape) -> tuple[Log
 
 def make_logical_mesh(cluster: Cluster, shape: SubmeshShape, axes: tuple[int, ...]) -> LogicalMesh:
     """The submesh seen as an array of shape `axes`, hosts varying slowest.
+
+    An axis whose groups stay inside a host gets the host's link. Where groups leave their host, each gets its share of
+    the network card (`LogicalMesh.links`) and the network's latency.
 
     Raises:
         InvalidClusterError: the axes do not multiply to the number of devices.
@@ -58,20 +70,33 @@ def make_logical_mesh(cluster: Cluster, shape: SubmeshShape, axes: tuple[int, ..
 
 def _find_axis_link(cluster: Cluster, shape: SubmeshShape, size: int, stride: int) -> Link:
     """What one group of `size` devices, `stride` apart, gets while all such groups communicate."""
-    per_host = shape.devices_per_host
-    if shape.num_hosts == 1 or size * stride <= per_host:
-        return cluster.hosts[0].link
-    # The group leaves its host. All groups that pass through one network card at once share it: with a stride of
-    # `stride` there are that many groups side by side, at most one per device of the host.
-    sharing = min(stride, per_host)
-    bandwidth = min(cluster.network.bandwidth / sharing, cluster.hosts[0].link.bandwidth)
-    return Link(bandwidth, cluster.network.latency)
+    leaving = _count_leaving_groups(shape, size, stride)
+    inside = cluster.hosts[0].link
+    if leaving == 0:
+        return inside
+    # A ring in the order of devices leaves a host once and enters it once, and links carry both ways at once: each
+    # group that leaves a host takes one share of its network card.
+    return Link(min(cluster.network.bandwidth / leaving, inside.bandwidth), cluster.network.latency)
+
+
+def _count_leaving_groups(shape: SubmeshShape, size: int, stride: int) -> int:
+    """Groups of the busiest host that have devices on other hosts too; 0 where every group stays in its host."""
+    hosts_of_group: dict[tuple[int, int], set[int]] = {}
+    for device in range(shape.num_devices):
+        group = (device // (size * stride), device % stride)
+        hosts_of_group.setdefault(group, set()).add(device // shape.devices_per_host)
+    leaving = [0] * shape.num_hosts
+    for hosts in hosts_of_group.values():
+        for host in hosts if len(hosts) > 1 else ():
+            leaving[host] += 1
+    return max(leaving)
 
 
 def place_submeshes(cluster: Cluster, shapes: Sequence[SubmeshShape]) -> tuple[Submesh, ...]:
     """Devices for each shape, in the order given (paper theorem 1: shapes that fill the cluster always fit).
 
-    Blocks of whole hosts come first, then smaller ones by size, so that each is aligned inside its host.
+    Blocks of whole hosts come first, then smaller ones by size, so that each is aligned inside its host. Shapes that
+    use fewer devices than there are leave the last ones free.
 
     Raises:
         InvalidClusterError: the shapes need more devices than there are, or do not fit side by side.
