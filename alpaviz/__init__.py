@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from alpaviz import models, plan_figures
     from alpaviz.cluster import Cluster, DeviceType, Host, Link, describe_cluster, get_cluster, parse_cluster
     from alpaviz.errors import AlpaVizError
     from alpaviz.pins import Pin, PinKind
@@ -61,6 +62,9 @@ _HOMES = {
     "value_and_grad": "program",
 }
 
+_MODULES = ("models", "plan_figures")
+"""Modules that are loaded when they are named: `alpaviz.models.get_model`."""
+
 __all__ = [
     "AlpaVizError",
     "Cluster",
@@ -82,7 +86,9 @@ __all__ = [
     "launch",
     "layer_boundary",
     "load_plan",
+    "models",
     "parse_cluster",
+    "plan_figures",
     "register_sharding_rule",
     "save_plan",
     "trace_program",
@@ -92,6 +98,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"alpaviz.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'alpaviz' has no attribute {name!r}")
