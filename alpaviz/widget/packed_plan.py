@@ -17,6 +17,9 @@ from alpaviz.plan import OpPlan, Plan, ValuePlan
 
 PACKED_FORMAT = "alpaviz.packed-plan.v1"
 
+_STEM = "\x01"
+"""Stands for what the row's other cells say already; no name contains it."""
+
 _Column = dict[str, Any]
 
 
@@ -55,7 +58,7 @@ def _pack_ops(ops: Sequence[OpPlan]) -> dict[str, Any]:
 
 def _shorten_name(op: OpPlan) -> str:
     stem = f"{op.scope}/{op.primitive}" if op.scope else op.primitive
-    return f"~{op.name[len(stem) :]}" if op.name.startswith(stem) else op.name
+    return op.name if _STEM in op.name else op.name.replace(stem, _STEM, 1)
 
 
 def _pack_values(values: Sequence[ValuePlan]) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def _pack_values(values: Sequence[ValuePlan]) -> dict[str, Any]:
         if name not in ("id", "name")
     }
     columns["id"] = _pack_ids([value.id for value in values])
-    columns["name"] = _pack_column(["~" if v.name == f"v{v.id}" else v.name for v in values])
+    columns["name"] = _pack_column([_STEM if v.name == f"v{v.id}" else v.name for v in values])
     return {"count": len(values), "columns": columns}
 
 

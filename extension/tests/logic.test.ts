@@ -54,6 +54,7 @@ describe('rules', () => {
   });
 
   it('are split as a strategy says', () => {
+    expect(readStrategy('c:x>0 c:y>1')).toEqual(new Map([['c', 'xy']]));
     expect(readStrategy('m:x k:y>1')).toEqual(
       new Map([
         ['m', 'x'],
@@ -72,8 +73,10 @@ describe('shapes that can be pinned', () => {
     expect(listSubmeshes({ ...cluster, hosts: [host, host] })).toEqual(['1x1', '1x2', '1x4', '1x8', '2x8']);
   });
 
-  it('of the logical mesh are all pairs, squarest first', () => {
-    expect(listLogicalMeshes(8)).toEqual(['4x2', '2x4', '8x1', '1x8']);
+  it('of the logical mesh have one or two axes, inside a host without mirror images', () => {
+    expect(listLogicalMeshes('1x8')).toEqual(['8', '4x2']);
+    expect(listLogicalMeshes('2x4')).toEqual(['8', '4x2', '2x4']);
+    expect(listLogicalMeshes('1x1')).toEqual(['1']);
   });
 });
 
@@ -232,15 +235,15 @@ describe('plans that arrive', () => {
         columns: {
           ...columns,
           id: { rows: true },
-          name: { cells: ['~.0', 'other'] },
+          name: { cells: ['backward/\u0001.0', 'other'] },
           outputs: { cells: [[5, null], [1]] },
           inputs: cell([2, null]),
         },
       },
-      values: { count: 1, columns: { id: { rows: true }, name: { cells: ['~'] }, shape: { cells: [[2, 3]] } } },
+      values: { count: 1, columns: { id: { rows: true }, name: { cells: ['\u0001'] }, shape: { cells: [[2, 3]] } } },
     };
     const read = await inflatePlan(new Uint8Array(deflateSync(JSON.stringify(packed))));
-    expect(read.ops.map((o) => o.name)).toEqual(['block_0/mlp/dot_general.0', 'other']);
+    expect(read.ops.map((o) => o.name)).toEqual(['backward/block_0/mlp/dot_general.0', 'other']);
     expect(read.ops.map((o) => o.outputs)).toEqual([[5, null], [6]]);
     expect(read.ops.map((o) => o.inputs)).toEqual([
       [3, null],

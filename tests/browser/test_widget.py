@@ -80,7 +80,7 @@ def test_solving_again_shows_what_changed_and_undo_brings_the_pins_back(notebook
     ("control", "value", "pinned"),
     [
         (".ap-card:nth-child(2) [data-control=stage_submesh]", "1x2", "stage 1 has a 1x2 submesh"),
-        (".ap-card:nth-child(1) [data-control=logical_mesh]", "4x1", "stage 0 has logical mesh 4x1"),
+        (".ap-card:nth-child(1) [data-control=logical_mesh]", "4", "stage 0 has logical mesh 4"),
     ],
 )
 def test_stage_shapes_are_pinned_on_their_card(notebook: Notebook, control: str, value: str, pinned: str) -> None:

@@ -152,15 +152,15 @@ def unpack_rows(packed: dict[str, Any]) -> list[dict[str, Any]]:
                 else column["table"][column["index"][i]]
             )
         if "primitive" in row:
-            if row["name"].startswith("~"):
-                row["name"] = (f"{row['scope']}/" if row["scope"] else "") + row["primitive"] + row["name"][1:]
+            stem = (f"{row['scope']}/" if row["scope"] else "") + row["primitive"]
+            row["name"] = row["name"].replace("\x01", stem, 1)
             outputs = []
             for step in row["outputs"]:
                 last = last if step is None else last + step
                 outputs.append(None if step is None else last)
             row["outputs"] = outputs
             row["inputs"] = [None if back is None else last - back for back in row["inputs"]]
-        elif row["name"] == "~":
+        elif row["name"] == "\x01":
             row["name"] = f"v{row['id']}"
         rows.append(row)
     names = list(rows[0]) if rows else []

@@ -24,12 +24,13 @@ export function readRule(rule: string): RuleTerms {
   return { operands: read(left), results: read(right) };
 }
 
-/** `m:x k:y>1` to mesh axes by factor. A factor may have several axes, `m:xy`. */
+/** `m:x k:y>1` to mesh axes by factor. A factor may have several axes, `c:x>0 c:y>0`. */
 export function readStrategy(strategy: string): Map<string, string> {
   const axes = new Map<string, string>();
   for (const word of strategy.split(/\s+/)) {
     const [factor, rest] = word.split(':');
-    if (factor !== undefined && rest !== undefined) axes.set(factor, rest.replace(/>.*$/, ''));
+    if (factor !== undefined && rest !== undefined)
+      axes.set(factor, (axes.get(factor) ?? '') + rest.replace(/>.*$/, ''));
   }
   return axes;
 }

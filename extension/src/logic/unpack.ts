@@ -4,6 +4,9 @@ import type { OpPlan, Plan, ValuePlan } from '../model/plan';
 export const PACKED_FORMAT = 'alpaviz.packed-plan.v1';
 export const PLAN_SCHEMA_VERSION = 1;
 
+/** Stands in names for what the row's other cells say already. */
+const STEM = '\u0001';
+
 /** A column is its cells, or a table of distinct cells with an index into it, or the row numbers themselves. */
 type Column = { cells: unknown[] } | { table: unknown[]; index: number[] } | { rows: true };
 
@@ -28,16 +31,13 @@ function readRows(columns: Columns): Record<string, unknown>[] {
 }
 
 /**
- * Undo what packing does beyond columns: names lack `scope/primitive` where they begin with it (marked by `~`), outputs
- * are relative to the output before them, inputs to the op's first output.
+ * Undo what packing does beyond columns: names have a mark in place of `scope/primitive`, outputs are relative to the output before them, inputs to the op's first output.
  */
 function restoreOps(rows: Record<string, unknown>[]): OpPlan[] {
   let last = 0;
   for (const row of rows) {
     const op = row as unknown as OpPlan;
-    if (op.name.startsWith('~')) {
-      op.name = `${op.scope === '' ? '' : `${op.scope}/`}${op.primitive}${op.name.slice(1)}`;
-    }
+    op.name = op.name.replace(STEM, `${op.scope === '' ? '' : `${op.scope}/`}${op.primitive}`);
     op.outputs = op.outputs.map((step) => {
       if (step === null) return null;
       last += step;
@@ -51,7 +51,7 @@ function restoreOps(rows: Record<string, unknown>[]): OpPlan[] {
 
 function restoreValues(rows: Record<string, unknown>[]): ValuePlan[] {
   for (const row of rows) {
-    if (row.name === '~') row.name = `v${String(row.id)}`;
+    if (row.name === STEM) row.name = `v${String(row.id)}`;
   }
   return rows as unknown as ValuePlan[];
 }

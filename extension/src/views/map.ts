@@ -54,6 +54,8 @@ export class MapView implements View {
       refill(this.node);
       return;
     }
+    const count = plan.cluster.hosts.reduce((sum, host) => sum + host.num_devices, 0);
+    this.node.classList.toggle('ap-map-compact', count > 16);
     const owners = new Map<string, { stage: StagePlan; position: number }>();
     for (const stage of plan.stages) {
       for (const [position, [host, device]] of stage.devices.entries())

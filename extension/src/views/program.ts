@@ -40,6 +40,12 @@ function listCollectives(op: OpPlan): [PlannedCollective, boolean][] {
   ];
 }
 
+/** An op's name without the scope that its rows are under: `dot_general.2` of `backward/block_3/mlp/dot_general.2`. */
+function shortenName(op: OpPlan): string {
+  const name = op.name.startsWith(`${op.role}/`) ? op.name.slice(op.role.length + 1) : op.name;
+  return op.scope !== '' && name.startsWith(`${op.scope}/`) ? name.slice(op.scope.length + 1) : name;
+}
+
 const ROLE_LETTERS = { forward: 'F', backward: 'B', update: 'U' } as const;
 
 export class ProgramView implements View {
@@ -162,7 +168,8 @@ export class ProgramView implements View {
   }
 
   private filter(change: Partial<OpFilter>): void {
-    this.context.dispatch({ type: 'filter', filter: change });
+    // What is being typed comes along, else the next drawing would take it back.
+    this.context.dispatch({ type: 'filter', filter: { query: this.search.value, ...change } });
   }
 
   private showFilter(filter: OpFilter): void {
@@ -270,7 +277,7 @@ export class ProgramView implements View {
   ): HTMLElement {
     const { op } = row;
     const collectives = communicates(op) ? listCollectives(op) : [];
-    const name = op.scope !== '' && op.name.startsWith(`${op.scope}/`) ? op.name.slice(op.scope.length + 1) : op.name;
+    const name = shortenName(op);
     return h(
       'div',
       {

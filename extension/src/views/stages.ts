@@ -180,7 +180,8 @@ export class StagesView implements View {
   }
 
   private makeMeshPin(stage: StagePlan, state: AppState): HTMLElement | null {
-    const shapes = listLogicalMeshes(stage.devices.length);
+    const submesh = findStagePin(state.pins, 'stage_submesh', stage.index)?.choice ?? stage.submesh;
+    const shapes = listLogicalMeshes(String(submesh));
     return this.makePinControl(stage, 'logical_mesh', 'logical mesh', shapes, stage.mesh_shape.join('x'), state);
   }
 }
