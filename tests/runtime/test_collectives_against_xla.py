@@ -84,4 +84,6 @@ def test_predicted_collectives_are_the_compiled_ones(pin: Callable[[Planner], No
     total = sum(compiled.values())
     for key in {*compiled, *predicted}:
         difference = abs(compiled.get(key, 0.0) - predicted.get(key, 0.0))
-        assert difference <= TOLERANCE * total, f"{key}: predicted {predicted.get(key, 0)}, compiled {compiled.get(key, 0)}"
+        assert difference <= TOLERANCE * total, (
+            f"{key}: predicted {predicted.get(key, 0)}, compiled {compiled.get(key, 0)}"
+        )
