@@ -73,7 +73,7 @@ p._notify()"""
 
 
 def test_many_stages(notebook: Notebook) -> None:
-    cell = f"{SETUP}\np = FakePlanner(is_solved=True, num_layers=48, num_stages=8)\nPlannerWidget(p)"
+    cell = f"{SETUP}\np = FakePlanner(is_solved=True, num_layers=48, num_stages=8, num_hosts=8)\nPlannerWidget(p)"
     notebook.open("many.ipynb", [cell])
     notebook.set_theme(True)
     notebook.run_cell(0)

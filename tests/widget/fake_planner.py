@@ -28,9 +28,15 @@ class FakePlanner:
     """Solves in `seconds` with a plan of `num_layers` layers; each pin makes the step 3 % slower."""
 
     def __init__(
-        self, seconds: float = 1.0, num_layers: int = 24, num_stages: int = 2, is_solved: bool = False
+        self,
+        seconds: float = 1.0,
+        num_layers: int = 24,
+        num_stages: int = 2,
+        is_solved: bool = False,
+        num_hosts: int = 1,
     ) -> None:
         self.seconds, self.num_layers, self.num_stages = seconds, num_layers, num_stages
+        self.num_hosts = num_hosts
         self.state = PlannerState.IDLE
         self.message = "Nothing planned yet: solve to find a plan."
         self.progress: SolveProgress | None = None
@@ -93,7 +99,7 @@ class FakePlanner:
         self._accept()
 
     def _accept(self) -> None:
-        made = make_plan(self.num_layers, self.num_stages, pins=self.pins)
+        made = make_plan(self.num_layers, self.num_stages, pins=self.pins, num_hosts=self.num_hosts)
         factor = 1.03 ** len(self.pins)
         step = made.estimate.step_s * factor
         estimate = replace(made.estimate, step_s=step, compute_s=made.estimate.compute_s + step - made.estimate.step_s)

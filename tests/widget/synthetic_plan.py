@@ -214,12 +214,16 @@ def _update(b: _Builder, layer: int, stage: int, weights: dict[str, int]) -> Non
 
 
 def make_plan(
-    num_layers: int = 24, num_stages: int = 2, num_microbatches: int = 16, pins: tuple[Pin, ...] = ()
+    num_layers: int = 24,
+    num_stages: int = 2,
+    num_microbatches: int = 16,
+    pins: tuple[Pin, ...] = (),
+    num_hosts: int = 1,
 ) -> Plan:
     """GPT-1.3B-like at the default of 24 layers: about 9,000 ops on one host of eight V100."""
     b = _Builder()
     per_stage = num_layers // num_stages
-    devices = 8 // num_stages
+    devices = 8 * num_hosts // num_stages
     tokens = b.value((BATCH, LENGTH), _spec("x", None), 0, "batch", "batch['tokens']", "int32")
     table = b.value((VOCAB, HIDDEN), _spec("y", None), 0, "state", "state['embed']")
     x = b.op(
@@ -259,8 +263,8 @@ def make_plan(
         _update(b, layer, min(layer // per_stage, num_stages - 1), all_weights[layer])
     stages = tuple(
         StagePlan(
-            s, s * per_stage, num_layers - 1 if s == num_stages - 1 else (s + 1) * per_stage - 1, f"1x{devices}",
-            tuple((0, s * devices + d) for d in range(devices)), (min(2, devices), max(1, devices // 2)), ("x", "y"),
+            s, s * per_stage, num_layers - 1 if s == num_stages - 1 else (s + 1) * per_stage - 1, f"1x{devices}" if devices <= 8 else f"{devices // 8}x8",
+            tuple(divmod(s * devices + d, 8) for d in range(devices)), (min(2, devices), max(1, devices // 2)), ("x", "y"),
             0.0412 + 0.004 * s, 0.0831 + 0.006 * s, 0.0094, 1.41 + 0.09 * s,
             (("all-reduce", 0.334), ("all-gather", 0.021), ("reduce-scatter", 0.048)), 0.017,
             num_stages - s, MemoryEstimate(1.32 * GB, 3.96 * GB, 1.32 * GB, (4.1 - 1.7 * s) * GB, 0.74 * GB, 16 * GB),
@@ -278,7 +282,7 @@ def make_plan(
     )  # fmt: skip
     solver = SolverReport("exact", 21.4, 2.31, 2.29, 132, 41)
     return Plan(
-        PLAN_SCHEMA_VERSION, program, make_cluster(), num_microbatches, "1f1b", stages, tuple(b.ops), tuple(b.values),
+        PLAN_SCHEMA_VERSION, program, make_cluster(num_hosts), num_microbatches, "1f1b", stages, tuple(b.ops), tuple(b.values),
         tuple(transfers), estimate, pins, solver,
         ("1 op (custom_call) has no sharding rule: it is not split.",),
     )  # fmt: skip

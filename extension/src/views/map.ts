@@ -100,7 +100,7 @@ export class MapView implements View {
       return h(
         'div',
         { class: 'ap-device ap-device-free', title: `device ${name} is not used` },
-        h('span', { class: 'ap-device-name' }, name),
+        h('span', { class: 'ap-device-name' }, h('span', {}, `${host}:`), String(device)),
         h('span', { class: 'ap-dim' }, 'unused'),
       );
     }
@@ -127,7 +127,7 @@ export class MapView implements View {
         'span',
         { class: 'ap-device-line' },
         h('span', { class: 'ap-badge' }, String(stage.index)),
-        h('span', { class: 'ap-device-name' }, name),
+        h('span', { class: 'ap-device-name' }, h('span', {}, `${host}:`), String(device)),
       ),
       h('span', { class: 'ap-device-place' }, place),
       h(
