@@ -61,7 +61,7 @@ def main() -> int:
         return 0
     counts = (0,) if options.quick else (0, 24)
     figures = [figure for layers in counts for figure in time_planning(layers, options.quick)]
-    figures += time_steps(20 if options.quick else 60)
+    figures += time_steps(10 if options.quick else 30)
     print(format_table(figures))
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
