@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alpaviz import __version__
-from alpaviz.errors import AlpaVizError
+from alpaviz.errors import AlpaVizError, SolveCancelledError
 
 if TYPE_CHECKING:
+    from alpaviz.plan import Plan
     from alpaviz.planner import Planner
     from alpaviz.planner_state import SolveProgress
 
@@ -97,6 +99,9 @@ def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     plan.add_argument(
         "--solver", default="auto", metavar="NAME", help="auto, exact, ilp or paper (default: %(default)s)"
     )
+    plan.add_argument(
+        "--time-limit", type=_positive, metavar="SECONDS", help="give up after that long (default: never)"
+    )
     plan.add_argument("--output", metavar="FILE", help="write the plan; .alpaplan.json files open in JupyterLab")
     plan.add_argument("--quiet", action="store_true", help="no progress, and no text of the plan if it is written")
     plan.set_defaults(run=_plan)
@@ -118,7 +123,7 @@ def _plan(options: argparse.Namespace) -> int:
     if options.output is not None and not (folder := Path(options.output).parent).is_dir():
         raise AlpaVizError(f"{options.output!r} cannot be written: there is no folder {str(folder)!r}.")
     planner = _make_planner(options)
-    plan = planner.solve(on_progress=(lambda _: None) if options.quiet else _ProgressPrinter())
+    plan = _solve(planner, (lambda _: None) if options.quiet else _ProgressPrinter(), options.time_limit)
     if options.output is not None:
         planner.save(options.output)
         if not options.quiet:
@@ -126,6 +131,22 @@ def _plan(options: argparse.Namespace) -> int:
     if options.output is None or not options.quiet:
         print(describe_plan(plan))
     return 0
+
+
+def _solve(planner: Planner, report: Callable[[SolveProgress], None], time_limit: int | None) -> Plan:
+    if time_limit is None:
+        return planner.solve(on_progress=report)
+    timer = threading.Timer(time_limit, planner.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        return planner.solve(on_progress=report)
+    except SolveCancelledError:
+        raise SolveCancelledError(
+            f"No plan was found in {time_limit} s. Give it more time, fewer --layers, or pin the number of --stages."
+        ) from None
+    finally:
+        timer.cancel()
 
 
 def _make_planner(options: argparse.Namespace) -> Planner:

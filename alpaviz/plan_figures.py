@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from alpaviz.plan import Plan
 from alpaviz.plan_diff import format_bytes, format_seconds
+from alpaviz.plan_times import play_plan
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -45,8 +46,6 @@ def timeline(plan: Plan) -> go.Figure:
 
     Sends that happen once a step are left out, as in `alpaviz.plan_times.play_plan`.
     """
-    from alpaviz.plan_times import play_plan  # brings JAX
-
     played = play_plan(plan)
     bars: dict[str, list[tuple[str, float, float, str]]] = {}
     for index, events in enumerate(played.stages):

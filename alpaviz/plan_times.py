@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from alpaviz.cluster import Cluster
 from alpaviz.plan import Plan, StagePlan, StepEstimate, Transfer
-from alpaviz.program.program import Program
 from alpaviz.schedule import StageDurations, Timeline, get_order, simulate_schedule
+
+if TYPE_CHECKING:  # a plan is played without JAX
+    from alpaviz.program.program import Program
 
 
 def estimate_step(

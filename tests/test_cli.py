@@ -76,6 +76,17 @@ def test_comparing_names_what_changed(saved: Path, tmp_path: Path, capsys: pytes
     assert "stage 1" in out
 
 
+def test_a_plan_that_takes_too_long_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    message = fail(capsys, "plan", "gpt-39b", "--cluster", "p3.16xlarge:8", "--time-limit", "1")
+    assert message.startswith("alpaviz: error: No plan was found in 1 s. Give it more time")
+
+
+def test_a_time_limit_that_is_kept_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    assert main([*TINY, "--stages", "1", "--time-limit", "600", "--quiet", "--output", str(path)]) == 0
+    assert load_plan(path).num_stages == 1
+
+
 def test_models_and_clusters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     models = capsys.readouterr().out

@@ -105,9 +105,12 @@ def test_a_module_imports_only_from_its_row_and_above(module: str) -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    sorter = TopologicalSorter({
-        module: {other for _, other in list_own_imports(module) if other in list_modules()} for module in list_modules()
-    })
+    sorter = TopologicalSorter(
+        {
+            module: {other for _, other in list_own_imports(module) if other in list_modules()}
+            for module in list_modules()
+        }
+    )
     sorter.prepare()  # raises CycleError, which names the circle
 
 
@@ -153,7 +156,9 @@ def test_importing_the_package_brings_nothing_heavy() -> None:
 
 
 def test_plan_files_open_without_jax() -> None:
-    statement = "from alpaviz import load_plan, compare_plans, validate_plan; import alpaviz.plan_text"
+    statement = (
+        "from alpaviz import load_plan, compare_plans, validate_plan; import alpaviz.plan_text, alpaviz.plan_figures"
+    )
     assert import_in_new_process(statement) <= {"msgspec"}
 
 
