@@ -63,7 +63,7 @@ def _name_layers(plan: Plan, stage: StagePlan) -> str:
     names = plan.program.layers
     if first == last:
         return f"layer {first} ({names[first]})" if first < len(names) else f"layer {first}"
-    return f"layers {first}–{last} ({names[first]} … {names[last]})" if last < len(names) else f"layers {first}–{last}"
+    return f"layers {first}–{last} ({names[first]} to {names[last]})" if last < len(names) else f"layers {first}–{last}"
 
 
 def _describe_mesh(stage: StagePlan) -> str:

@@ -26,7 +26,7 @@ def test_plan_that_was_found_after_its_output_is_in_the_notebook_and_its_html() 
     NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False).execute()
     (output,) = notebook.cells[0].outputs
     assert output.data[PLAN_MIME]["plan"]
-    assert "layers 0–1 (block_0 … block_1)" in output.data["text/html"]
+    assert "layers 0–1 (block_0 to block_1)" in output.data["text/html"]
     html, _ = HTMLExporter().from_notebook_node(notebook)
-    assert "layers 0–1 (block_0 … block_1)" in html
+    assert "layers 0–1 (block_0 to block_1)" in html
     assert "alpaviz-static" in html

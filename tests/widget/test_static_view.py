@@ -50,7 +50,7 @@ def test_html_is_well_formed_without_script_or_network() -> None:
     checker = read(render_plan_html(make_plan(pins=EXAMPLE_PINS)))
     assert not checker.tags & {"script", "style", "link", "iframe", "img"}
     text = " ".join(checker.text)
-    for expected in ("gpt-1.3b", "2.31 s", "layers 12–23 (block_12 … block_23)", "2x2 (x=2, y=2)", "block_7",
+    for expected in ("gpt-1.3b", "2.31 s", "layers 12–23 (block_12 to block_23)", "2x2 (x=2, y=2)", "block_7",
                      "pinned: layer 11 is in stage 0", "warning: 1 op (custom_call) has no sharding rule"):  # fmt: skip
         assert expected in text
 

@@ -65,6 +65,8 @@ export class App implements ViewContext {
     pinsPanel.body.append(pins.node);
     const comparePanel = makePanel('compare', 'Compared with the plan before');
     comparePanel.body.append(compare.node);
+    // A plan alone has nothing to be compared with.
+    comparePanel.node.hidden = host === null;
 
     this.workspace = h(
       'div',

@@ -47,7 +47,7 @@ export class HeaderView implements View {
       this.redo,
     );
     this.node = h(
-      'header',
+      'div',
       { class: 'ap-header' },
       h('div', { class: 'ap-headline' }, this.title, this.chip, this.actions),
       this.message,

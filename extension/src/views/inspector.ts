@@ -298,7 +298,7 @@ export class InspectorView implements View {
       { title: 'comm.', class: 'ap-number' },
       { title: 'memory', class: 'ap-number' },
       { title: 'result' },
-      { title: '' },
+      { title: 'pin' },
     ];
     return table('Alternatives of this op', columns, cells, (i) => ({
       class: rows[i]?.is_chosen === true ? 'ap-chosen' : '',

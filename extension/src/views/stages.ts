@@ -63,7 +63,7 @@ export class StagesView implements View {
     const layers =
       stage.first_layer === stage.last_layer
         ? `layer ${stage.first_layer} (${names[0] ?? ''})`
-        : `layers ${formatRange(stage.first_layer, stage.last_layer)} (${names[0] ?? ''} … ${names[1] ?? ''})`;
+        : `layers ${formatRange(stage.first_layer, stage.last_layer)} (${names[0] ?? ''} to ${names[1] ?? ''})`;
     const axes = stage.mesh_axes.map((axis, i) => `${axis} = ${stage.mesh_shape[i] ?? 1}`).join(', ');
     return h(
       'article',
