@@ -6,6 +6,7 @@ travel between stages.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -83,19 +84,13 @@ def find_aval(program: Program, value: int) -> Any:
     return _list_avals(program)[value]
 
 
-_AVALS: dict[int, tuple[Any, dict[int, Any]]] = {}
-
-
+@functools.lru_cache(maxsize=4)
 def _list_avals(program: Program) -> dict[int, Any]:
-    known = _AVALS.get(id(program))
-    if known is None or known[0] is not program:
-        avals = dict(zip(program.inputs, (v.aval for v in program.jaxpr.jaxpr.invars), strict=True))
-        avals.update(zip(program.constants, (v.aval for v in program.jaxpr.jaxpr.constvars), strict=True))
-        for op, eqn in zip(program.ops, program.jaxpr.eqns, strict=True):
-            avals.update({v: out.aval for v, out in zip(op.outputs, eqn.outvars, strict=True) if v is not None})
-        _AVALS.clear()
-        known = _AVALS[id(program)] = (program, avals)
-    return known[1]
+    avals = dict(zip(program.inputs, (v.aval for v in program.jaxpr.jaxpr.invars), strict=True))
+    avals.update(zip(program.constants, (v.aval for v in program.jaxpr.jaxpr.constvars), strict=True))
+    for op, eqn in zip(program.ops, program.jaxpr.eqns, strict=True):
+        avals.update({v: out.aval for v, out in zip(op.outputs, eqn.outvars, strict=True) if v is not None})
+    return avals
 
 
 class StageWorker:

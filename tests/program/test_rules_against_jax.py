@@ -69,6 +69,28 @@ CASES = [
     Case("dynamic_update_slice", lambda a, b: jax.lax.dynamic_update_slice(a, b, (0, jnp.int32(1))), ((8, 4), (8, 2))),
     Case("gather", _gather_rows, ((16, 4), (8, 2)), (1, 16)),
     Case("gather", lambda a, i: jnp.take_along_axis(a, i, axis=1, mode="clip"), ((8, 16), (8, 1)), (1, 16)),
+    Case("conv_general_dilated", lambda a, k: jax.lax.conv(a, k, (1, 1), "SAME"), ((8, 4, 6, 6), (8, 4, 3, 3))),
+    Case(
+        "conv_general_dilated",
+        lambda a, k: jax.lax.conv_general_dilated(a, k, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
+        ((8, 6, 6, 4), (3, 3, 4, 8)),
+    ),
+    Case(
+        "conv_general_dilated",
+        lambda a, k: jax.lax.conv_general_dilated(a, k, (1, 1), "SAME", feature_group_count=4),
+        ((8, 4, 6, 6), (8, 1, 3, 3)),
+    ),
+    Case(
+        "reduce_window_max",
+        lambda a: jax.lax.reduce_window(a, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"),
+        ((8, 4, 4, 2),),
+    ),
+    Case("cholesky", lambda a: jax.lax.linalg.cholesky(a @ a.mT + 4 * jnp.eye(4)), ((8, 4, 4),)),
+    Case(
+        "triangular_solve",
+        lambda a, b: jax.lax.linalg.triangular_solve(a + 4 * jnp.eye(4), b, left_side=True, lower=True),
+        ((8, 4, 4), (8, 4, 2)),
+    ),
     Case("scatter-add", lambda t, i, u: t.at[i].add(u, mode="drop"), ((16, 4), (8, 2), (8, 2, 4)), (1, 16)),
 ]  # fmt: skip
 

@@ -3,7 +3,7 @@
 Each module registers a family of primitives; importing the package registers them all.
 """
 
-from alpaviz.program.rules import contraction, elementwise, indexing, reduction, shape
+from alpaviz.program.rules import contraction, elementwise, indexing, reduction, shape, window
 from alpaviz.program.rules.registry import (
     OpSignature,
     list_primitives,
@@ -23,4 +23,5 @@ __all__ = [
     "register_rule",
     "register_sharding_rule",
     "shape",
+    "window",
 ]
