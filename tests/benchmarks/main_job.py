@@ -50,17 +50,17 @@ class Figure:
 def main() -> int:
     """Measure, print a table; 1 if `--check` was given and a target is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one size of GPT, fewer pins and steps")
+    parser.add_argument("--quick", action="store_true", help="one number of layers, fewer steps")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument(_CHILD, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.plan_with_layers is not None:
-        print(json.dumps(plan_and_pin(options.plan_with_layers, options.started, 1 if options.quick else 3)))
+        print(json.dumps(plan_and_pin(options.plan_with_layers, options.started)))
         return 0
     counts = (0,) if options.quick else (0, 24)
-    figures = [figure for layers in counts for figure in time_planning(layers, options.quick)]
+    figures = [figure for layers in counts for figure in time_planning(layers)]
     figures += time_steps(10 if options.quick else 30)
     print(format_table(figures))
     if options.json is not None:
@@ -78,14 +78,13 @@ def format_table(figures: list[Figure]) -> str:
     return "\n".join(lines)
 
 
-def time_planning(num_layers: int, is_quick: bool) -> list[Figure]:
+def time_planning(num_layers: int) -> list[Figure]:
     """Figures of planning GPT-1.3B, cut into `num_layers` layers (0: as many as the planner chooses)."""
     command = [sys.executable, "-m", "tests.benchmarks.main_job", _CHILD, str(num_layers), f"--started={time.time()}"]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     result = subprocess.run(
-        command + ["--quick"] * is_quick, capture_output=True, text=True, check=False, env=environment,
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+        command, capture_output=True, text=True, check=False, env=environment, cwd=Path(__file__).parents[2]
+    )
     if result.returncode != 0:
         raise RuntimeError(f"planning failed:\n{result.stderr}")
     times = json.loads(result.stdout)
@@ -100,7 +99,7 @@ def time_planning(num_layers: int, is_quick: bool) -> list[Figure]:
     ]
 
 
-def plan_and_pin(num_layers: int, started: float, num_pins: int) -> dict[str, Any]:
+def plan_and_pin(num_layers: int, started: float, num_pins: int = 5) -> dict[str, Any]:
     """Times in s of a first plan since `started`, and of a plan after each of `num_pins` pins of one op."""
     from alpaviz.models import get_model
     from alpaviz.planner import Planner
