@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from alpaviz.errors import AlpaVizError
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
+from alpaviz.widget.bundle import make_bundle
 from alpaviz.widget.loop_hop import LoopHop
 from alpaviz.widget.packed_plan import pack_plan
 from alpaviz.widget.plan_widget import PlanWidget, to_page, word_pins
@@ -102,6 +103,7 @@ class PlannerWidget(PlanWidget):
             "clear_pins": self._planner.clear_pins,
             "undo": self._planner.undo,
             "redo": self._planner.redo,
+            "bundle": lambda: make_bundle(self._sent_plan),
             "alternatives": lambda: to_page(self._planner.alternatives(params["op"])),
         }
         action = actions.get(str(method))

@@ -9,7 +9,7 @@ import { readRule, readStrategy } from '../src/logic/rule';
 import { listLogicalMeshes, listSubmeshes } from '../src/logic/shapes';
 import { initialState, reduce, Store } from '../src/logic/store';
 import { chooseShown, countPieces, describeDims, layoutTensor } from '../src/logic/tensor';
-import { inflatePlan, readPlan } from '../src/logic/unpack';
+import { decodeBase64, encodeBase64, inflatePlan, readPlan } from '../src/logic/unpack';
 import { wordPin } from '../src/views/pins';
 import { makeOp, makePlan } from './plan';
 
@@ -250,6 +250,11 @@ describe('plans that arrive', () => {
       [4, null],
     ]);
     expect(read.values[0]).toEqual({ id: 0, name: 'v0', shape: [2, 3] });
+  });
+
+  it('survive base64, however long', () => {
+    const bytes = Uint8Array.from({ length: 20_001 }, (_, i) => i % 256);
+    expect(decodeBase64(encodeBase64(bytes))).toEqual(bytes);
   });
 
   it('are refused in a sentence', () => {

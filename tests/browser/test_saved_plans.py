@@ -97,3 +97,25 @@ def test_page_that_is_loaded_again_finds_the_live_widget(notebook: Notebook) -> 
     notebook.page.locator("[data-control=num_stages] button").click()
     notebook.page.wait_for_selector(".ap-pin")
     assert notebook.ask(1) == "1"
+
+
+def test_planner_that_is_a_last_line_is_saved_with_the_plan_that_came_later(lab: Lab, notebook: Notebook) -> None:
+    wrapped = (
+        "class Shown:\n    def _repr_mimebundle_(self, **kwargs):\n        return w._repr_mimebundle_(**kwargs)\nShown()"
+    )
+    cells = [
+        f"{SETUP}\np = FakePlanner(seconds=0.5, num_layers=4)\nw = PlannerWidget(p)\n{wrapped}",
+        "p.start(); None",
+    ]
+    notebook.open("last.ipynb", cells)
+    notebook.run_cell(0)
+    page = notebook.page
+    page.wait_for_selector(".ap-empty-plan")
+    notebook.run_cell(1)
+    page.wait_for_selector(".alpaviz[data-state=solved] .ap-device")
+    page.wait_for_timeout(800)
+    assert page.locator(".alpaviz").count() == 1
+    notebook.save()
+    outputs = nbformat.read(lab.root / "last.ipynb", 4).cells[0].outputs
+    assert outputs[0].data[PLAN_MIME]["plan"]
+    assert "layers 0–1" in outputs[0].data["text/html"]

@@ -6,7 +6,10 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { type IRenderMime, IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Panel, type Widget } from '@lumino/widgets';
+import { encodeBase64 } from '../logic/unpack';
+import { PLAN_EVENT, type PlanEventDetail } from '../widget/plan-event';
 import { PLAN_MIME, PlanView, WIDGET_MIME } from './plan-view';
 
 /** Below the widget manager's -10. */
@@ -23,6 +26,7 @@ function readModelId(model: IRenderMime.IMimeModel): string | null {
 }
 
 class NotebookPlanRenderer extends Panel implements IRenderMime.IRenderer {
+  private model: IRenderMime.IMimeModel | null = null;
   private liveId: string | null = null;
   private live: IRenderMime.IRenderer | null = null;
   private saved: PlanView | null = null;
@@ -32,9 +36,28 @@ class NotebookPlanRenderer extends Panel implements IRenderMime.IRenderer {
   constructor(private readonly registry: () => IRenderMimeRegistry | null) {
     super();
     this.addClass('alpaviz-output');
+    this.node.addEventListener(PLAN_EVENT, (event) => this.keepPlan((event as CustomEvent<PlanEventDetail>).detail));
+  }
+
+  /**
+   * A planner that is a cell's last line is output once, before it has a plan: put the plan that is shown now into the
+   * output, so that it is saved. Outputs that the kernel keeps up to date itself hold it already.
+   */
+  private keepPlan({ bytes, fetchBundle }: PlanEventDetail): void {
+    const model = this.model;
+    const saved = model?.data[PLAN_MIME] as { plan?: string | null; has_ops?: boolean } | undefined;
+    if (model === null || saved?.has_ops === false || saved?.plan === encodeBase64(bytes)) return;
+    fetchBundle().then(
+      (bundle) => {
+        const isCurrent = !this.isDisposed && this.model === model;
+        if (isCurrent) model.setData({ data: { ...model.data, ...(bundle as ReadonlyPartialJSONObject) } });
+      },
+      () => undefined,
+    );
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    this.model = model;
     const id = readModelId(model);
     const registry = this.registry();
     const canLive = id !== null && id !== '' && registry !== null && model.trusted;

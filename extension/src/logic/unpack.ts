@@ -93,6 +93,14 @@ export async function inflatePlan(bytes: BufferSource): Promise<Plan> {
   return readPlan(JSON.parse(await new Response(stream).text()));
 }
 
+/** Bytes to base64, as a notebook keeps them. */
+export function encodeBase64(bytes: Uint8Array): string {
+  let binary = '';
+  // Not one call: a function takes only so many arguments.
+  for (let i = 0; i < bytes.length; i += 8192) binary += String.fromCharCode(...bytes.subarray(i, i + 8192));
+  return btoa(binary);
+}
+
 /** Base64, as a notebook keeps it, to bytes. */
 export function decodeBase64(text: string): Uint8Array<ArrayBuffer> {
   const binary = atob(text);

@@ -6,6 +6,7 @@ import type { WordedPin } from '../model/pin';
 import type { Measured, PlanDiff, Status } from '../model/planner-state';
 import { App } from '../views/app';
 import type { PlannerHost } from '../views/view';
+import { PLAN_EVENT, type PlanEventDetail } from './plan-event';
 
 interface Model {
   get(name: string): unknown;
@@ -59,6 +60,8 @@ class KernelHost implements PlannerHost {
 interface Session {
   store: Store;
   host: PlannerHost | null;
+  /** What the shown plan was read from. */
+  bytes: Uint8Array<ArrayBuffer> | null;
 }
 
 const BUSY = 'The kernel has not answered yet: it may be running a cell. The request waits.';
@@ -87,6 +90,7 @@ function makeSession(model: Model): Session {
     model.on(`change:${name}`, take);
     take();
   };
+  const session: Session = { store, host, bytes: null };
   let latest = 0;
   follow('plan_data', () => {
     const bytes = toBytes(model.get('plan_data'));
@@ -97,7 +101,9 @@ function makeSession(model: Model): Session {
     }
     inflatePlan(bytes).then(
       (plan) => {
-        if (turn === latest) store.dispatch({ type: 'plan', plan });
+        if (turn !== latest) return;
+        session.bytes = bytes;
+        store.dispatch({ type: 'plan', plan });
       },
       (error: Error) => store.dispatch({ type: 'notice', notice: error.message }),
     );
@@ -106,7 +112,7 @@ function makeSession(model: Model): Session {
   follow('pins', () => store.dispatch({ type: 'pins', pins: model.get('pins') as WordedPin[] }));
   follow('changes', () => store.dispatch({ type: 'changes', changes: model.get('changes') as PlanDiff | null }));
   follow('measured', () => store.dispatch({ type: 'measured', measured: model.get('measured') as Measured | null }));
-  return { store, host };
+  return session;
 }
 
 // Keyed by the kernel's id of the model: anywidget hands out a new proxy object to each hook.
@@ -133,11 +139,27 @@ function initialize({ model }: { model: Model }): () => void {
   };
 }
 
+/** Tells the output around `el` which plan is shown, once it is in the page. */
+function announcePlan(session: Session, el: HTMLElement): void {
+  const { bytes, host } = session;
+  if (bytes === null || host === null) return;
+  const fetchBundle = () => host.request('bundle') as Promise<Record<string, unknown>>;
+  const detail: PlanEventDetail = { bytes, fetchBundle };
+  requestAnimationFrame(() => el.dispatchEvent(new CustomEvent(PLAN_EVENT, { bubbles: true, detail })));
+}
+
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
-  const { store, host } = findSession(model);
-  const app = new App(store, host);
+  const session = findSession(model);
+  const app = new App(session.store, session.host);
   el.replaceChildren(app.node);
-  return () => app.dispose();
+  announcePlan(session, el);
+  const unsubscribe = session.store.subscribe((state, before) => {
+    if (state.indexed !== before.indexed) announcePlan(session, el);
+  });
+  return () => {
+    unsubscribe();
+    app.dispose();
+  };
 }
 
 export default { initialize, render };
