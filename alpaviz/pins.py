@@ -45,7 +45,7 @@ class Pin:
             case PinKind.STAGE_SUBMESH:
                 return f"stage {self.subject} has a {self.choice} submesh"
             case PinKind.NUM_STAGES:
-                return f"there are {self.choice} stages"
+                return "there is 1 stage" if self.choice == 1 else f"there are {self.choice} stages"
             case PinKind.LOGICAL_MESH:
                 where = "every stage" if self.subject is None else f"stage {self.subject}"
                 return f"{where} has logical mesh {self.choice}"

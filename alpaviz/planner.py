@@ -91,6 +91,7 @@ class Planner:
         )  # fmt: skip
         self._cluster = parse_cluster(cluster) if isinstance(cluster, str) else cluster
         self._options = PlannerOptions(schedule=schedule, solver=solver)
+        self._options.check()
         self._lock = threading.RLock()
         self._subscribers: list[Subscriber] = []
         self._program: Program | None = None

@@ -16,11 +16,12 @@ import numpy as np
 from alpaviz.alternatives import list_alternatives
 from alpaviz.cluster import Cluster, enumerate_logical_meshes, enumerate_submeshes
 from alpaviz.cluster.mesh import LogicalMesh
-from alpaviz.errors import InfeasibleError, PinConflictError, PinError, SolveCancelledError
+from alpaviz.errors import AlpaVizError, InfeasibleError, PinConflictError, PinError, SolveCancelledError
 from alpaviz.inter import ChosenRange, StageChoice, StageConstraints, StageCostTable, choose_stages
 from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.restrict import find_pinned_layer
+from alpaviz.intra.solvers import SOLVERS
 from alpaviz.intra.stage_problem import StageShapes
 from alpaviz.intra.stage_solver import SolvedStage, StageSolver
 from alpaviz.intra.structure import ProgramStructure, find_structure
@@ -30,6 +31,7 @@ from alpaviz.plan_builder import ChosenStage, build_plan
 from alpaviz.plan_diff import format_bytes
 from alpaviz.planner_state import Alternative
 from alpaviz.program.program import Program, Role, ValueKind
+from alpaviz.schedule import SCHEDULES
 
 USABLE_MEMORY = 0.95
 """Share of a device's memory that a plan may fill; the rest is for the runtime and fragmentation."""
@@ -44,6 +46,13 @@ class PlannerOptions:
     schedule: str = "1f1b"
     solver: str = "auto"
     max_stages: int | None = None
+
+    def check(self) -> None:
+        """Raise AlpaVizError where a name is unknown."""
+        if self.schedule not in SCHEDULES:
+            raise AlpaVizError(f"No schedule is called {self.schedule!r}. Known: {', '.join(SCHEDULES)}.")
+        if self.solver not in SOLVERS:
+            raise AlpaVizError(f"No solver is called {self.solver!r}. Known: {', '.join(SOLVERS)}.")
 
 
 @dataclass(frozen=True, slots=True)

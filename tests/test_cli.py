@@ -72,7 +72,7 @@ def test_comparing_names_what_changed(saved: Path, tmp_path: Path, capsys: pytes
     assert main(["compare", str(saved), str(other)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("The step is ")
-    assert "there are 1 stages" in out
+    assert "there is 1 stage" in out
     assert "stage 1" in out
 
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 import alpaviz
 from alpaviz.cluster import Link, describe_cluster
 from alpaviz.errors import (
+    AlpaVizError,
     InfeasibleError,
     InvalidClusterError,
     InvalidStepError,
@@ -220,9 +221,9 @@ def test_pins_that_contradict_each_other_are_refused_at_once() -> None:
         planner.pin_layer(1, 1)
     planner.clear_pins()
     planner.pin_num_stages(1)
-    with pytest.raises(PinConflictError, match="names stage 1, but 'there are 1 stages'"):
+    with pytest.raises(PinConflictError, match="names stage 1, but 'there is 1 stage'"):
         planner.pin_layer(3, 1)
-    assert [str(pin) for pin in planner.pins] == ["there are 1 stages"]
+    assert [str(pin) for pin in planner.pins] == ["there is 1 stage"]
 
 
 def test_pins_that_no_plan_keeps_are_named_and_the_plan_is_kept() -> None:
@@ -276,6 +277,13 @@ def test_a_plan_file_of_another_program_is_refused_and_the_plan_kept(tmp_path: A
 def test_what_is_no_function_is_no_step(step: Any) -> None:
     with pytest.raises(InvalidStepError, match="must be a function"):
         Planner(step, STATE, IDS, cluster="virtual:4")
+
+
+@pytest.mark.parametrize("option", [{"solver": "oracle"}, {"schedule": "zigzag"}])
+def test_an_unknown_solver_or_schedule_is_refused_at_once(option: dict[str, str]) -> None:
+    (name,) = option.values()
+    with pytest.raises(AlpaVizError, match=f"is called '{name}'. Known: "):
+        make_planner(**option)
 
 
 def test_an_unknown_cluster_lists_the_presets() -> None:

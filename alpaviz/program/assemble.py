@@ -15,6 +15,7 @@ from alpaviz.program.flops import count_flops
 from alpaviz.program.placement import PlacedEquation, PlacedStep
 from alpaviz.program.program import Accumulation, Op, Program, Role, Value, ValueKind
 from alpaviz.program.roles import MarkedStep
+from alpaviz.program.rule import ShardingRule
 from alpaviz.program.rules import OpSignature, make_rule
 
 
@@ -89,6 +90,7 @@ def _name_input(path: str) -> str:
 def _make_ops(ordered: Sequence[PlacedEquation], table: _ValueTable) -> list[Op]:
     ops: list[Op] = []
     counters: Counter[str] = Counter()
+    interned: dict[ShardingRule, ShardingRule] = {}
     for number, item in enumerate(ordered):
         eqn = item.eqn
         prefix = "" if item.role is Role.FORWARD else f"{item.role.value}/"
@@ -109,7 +111,8 @@ def _make_ops(ordered: Sequence[PlacedEquation], table: _ValueTable) -> list[Op]
         )
         source = internals.read_source_line(eqn)
         try:
-            rule = make_rule(signature)
+            made = make_rule(signature)
+            rule = interned.setdefault(made, made)
         except ShardingRuleError as error:
             raise ShardingRuleError(f"{source or name}: {error}") from None
         ops.append(

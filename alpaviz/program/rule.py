@@ -9,6 +9,7 @@ split. A factor that operands have and no result has is a reduction. Everything 
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,18 @@ class ShardingRule:
         """Factors that are not the slowest part of some dimension: splitting them would scatter that dimension."""
         terms = self.operands + self.results
         return frozenset(f for term in terms for dim in term for f in dim[1:])
+
+
+@functools.lru_cache(maxsize=4096)
+def _format_rule(rule: ShardingRule) -> str:
+    def format_term(term: tuple[DimFactors, ...]) -> str:
+        words = []
+        for dim in term:
+            names = [rule.factors[f].name for f in dim]
+            words.append("1" if not names else names[0] if len(names) == 1 else "(" + " ".join(names) + ")")
+        return " ".join(words) if words else "·"
+
+    return f"{', '.join(map(format_term, rule.operands))} -> {', '.join(map(format_term, rule.results))}"
 
 
 class RuleBuilder:

@@ -47,7 +47,7 @@ def test_views(notebook: Notebook, theme: str) -> None:
 def test_infeasible_and_static(notebook: Notebook) -> None:
     message = (
         "No plan fits: stage 1 needs 18.2 GB a device and a V100-16GB has 16 GB (2.2 GB short).\n"
-        "Remove the pin 'there are 1 stages', or use 32 microbatches."
+        "Remove the pin 'there is 1 stage', or use 32 microbatches."
     )
     fail = f"""from alpaviz.planner_state import PlannerState
 p.state, p.message = PlannerState.INFEASIBLE, {message!r}
