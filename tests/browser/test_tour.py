@@ -37,6 +37,10 @@ def test_the_tour_is_planned_pinned_from_the_page_and_solved_again(notebook: Not
     assert notebook.ask(last + 1) == "['there are 2 stages'] solved 2"
     widget.scroll_into_view_if_needed()
     page.screenshot(path=SCREENSHOTS / "tour-pinned-light.png")
+    notebook.set_theme(is_light=False)
+    widget.scroll_into_view_if_needed()
+    page.screenshot(path=SCREENSHOTS / "tour-pinned-dark.png")
+    notebook.set_theme(is_light=True)
     widget.locator(".ap-undo").click()
     page.wait_for_function("document.querySelectorAll('.alpaviz .ap-pin').length === 0")
     assert notebook.ask(last + 1).startswith("[] solved")
