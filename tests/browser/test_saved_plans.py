@@ -101,7 +101,8 @@ def test_page_that_is_loaded_again_finds_the_live_widget(notebook: Notebook) -> 
 
 def test_planner_that_is_a_last_line_is_saved_with_the_plan_that_came_later(lab: Lab, notebook: Notebook) -> None:
     wrapped = (
-        "class Shown:\n    def _repr_mimebundle_(self, **kwargs):\n        return w._repr_mimebundle_(**kwargs)\nShown()"
+        "class Shown:\n    def _repr_mimebundle_(self, **kwargs):\n        return w._repr_mimebundle_(**kwargs)\n"
+        "Shown()"
     )
     cells = [
         f"{SETUP}\np = FakePlanner(seconds=0.5, num_layers=4)\nw = PlannerWidget(p)\n{wrapped}",

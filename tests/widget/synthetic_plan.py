@@ -263,8 +263,10 @@ def make_plan(
         _update(b, layer, min(layer // per_stage, num_stages - 1), all_weights[layer])
     stages = tuple(
         StagePlan(
-            s, s * per_stage, num_layers - 1 if s == num_stages - 1 else (s + 1) * per_stage - 1, f"1x{devices}" if devices <= 8 else f"{devices // 8}x8",
-            tuple(divmod(s * devices + d, 8) for d in range(devices)), (min(2, devices), max(1, devices // 2)), ("x", "y"),
+            s, s * per_stage, num_layers - 1 if s == num_stages - 1 else (s + 1) * per_stage - 1,
+            f"1x{devices}" if devices <= 8 else f"{devices // 8}x8",
+            tuple(divmod(s * devices + d, 8) for d in range(devices)),
+            (min(2, devices), max(1, devices // 2)), ("x", "y"),
             0.0412 + 0.004 * s, 0.0831 + 0.006 * s, 0.0094, 1.41 + 0.09 * s,
             (("all-reduce", 0.334), ("all-gather", 0.021), ("reduce-scatter", 0.048)), 0.017,
             num_stages - s, MemoryEstimate(1.32 * GB, 3.96 * GB, 1.32 * GB, (4.1 - 1.7 * s) * GB, 0.74 * GB, 16 * GB),
@@ -282,7 +284,8 @@ def make_plan(
     )  # fmt: skip
     solver = SolverReport("exact", 21.4, 2.31, 2.29, 132, 41)
     return Plan(
-        PLAN_SCHEMA_VERSION, program, make_cluster(num_hosts), num_microbatches, "1f1b", stages, tuple(b.ops), tuple(b.values),
+        PLAN_SCHEMA_VERSION, program, make_cluster(num_hosts), num_microbatches, "1f1b", stages, tuple(b.ops),
+        tuple(b.values),
         tuple(transfers), estimate, pins, solver,
         ("1 op (custom_call) has no sharding rule: it is not split.",),
     )  # fmt: skip
