@@ -1,33 +1,44 @@
 """The stage dynamic programme (paper section 5.2, equations 2 to 4): layers to stages, stages to submeshes.
 
 In: what every run of layers costs on every option (submesh and logical mesh) with every number of microbatches in
-flight. Out: the stages with the least step time  T = sum_i t_i + (B - 1) max_i t_i.
+flight. Out: the stages with the least step time, or what stands in the way of any.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from alpaviz.inter.programme import ChosenRange, FloatArray, Incumbent, StageProgramme
+from alpaviz.inter.search import search_stages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageCostTable:
     """Costs of all stage candidates.
 
+    Arrays of candidates have the axes (first layer, last layer, option, stages from here to the end - 1). In 1F1B a
+    stage keeps as many microbatches in flight as there are stages from it to the end.
+
     Attributes:
-        latency: (first layer, last layer, option, stages from here to the end - 1), seconds a microbatch, forward and
-            backward; inf where the layers do not fit or the option is not allowed. In 1F1B a stage keeps as many
-            microbatches in flight as there are stages from it to the end.
+        latency: seconds a microbatch, forward and backward; inf where the layers do not fit or the option is not
+            allowed.
         sizes: devices of each option.
+        once: seconds once a step, such as the update; None for none.
+        transfer: (layers,), seconds to pass the cut before a layer, activations there and cotangents back; None for
+            none. Sends overlap with work, and both directions with one another.
+        missing: bytes of memory that a candidate lacks on its fullest device, 0 where it has enough or fails for
+            another reason. Only used to explain why nothing fits.
     """
 
     latency: FloatArray
     sizes: tuple[int, ...]
+    once: FloatArray | None = None
+    transfer: FloatArray | None = None
+    missing: FloatArray | None = None
 
     @property
     def num_layers(self) -> int:
@@ -57,23 +68,61 @@ class StageConstraints:
         """Whether anything is asked of a certain stage, so that its number from the front matters."""
         return bool(self.layer_stage or self.stage_options)
 
+    @property
+    def is_empty(self) -> bool:
+        return self.num_stages is None and not self.is_by_stage
+
+
+class ObstacleKind(enum.StrEnum):
+    """Why there are no stages; the first of these that applies."""
+
+    CONSTRAINTS = "constraints"
+    """There would be stages without the constraints."""
+    MEMORY = "memory"
+    """There would be stages if devices had more memory."""
+    LAYERS = "layers"
+    """Some layers are in no candidate at all."""
+    DEVICES = "devices"
+    """Candidates hold every layer, but none together use all devices."""
+
 
 @dataclass(frozen=True, slots=True)
-class ChosenRange:
-    """Layers `first` .. `last` on option `option`, `in_flight` microbatches alive at once."""
+class Obstacle:
+    """What stands in the way.
 
-    first: int
-    last: int
-    option: int
-    in_flight: int
+    Attributes:
+        kind: which of the cases.
+        layers: those that no candidate holds.
+        bytes_short: with this many more bytes on each device, and no fewer, there are stages (that keep the
+            constraints, if it is those); 0 where memory alone does not help, or `StageCostTable.missing` is not known.
+        stages: some that there would then be.
+        most_devices: the largest number of devices that stages can use together; 0 where not even one does.
+    """
+
+    kind: ObstacleKind
+    layers: tuple[int, ...] = ()
+    bytes_short: float = 0.0
+    stages: tuple[ChosenRange, ...] = ()
+    most_devices: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StageChoice:
-    """The best stages; none, and an infinite objective, where nothing is feasible."""
+    """The best stages; none, and an infinite objective, where nothing is feasible.
+
+    Attributes:
+        stages: from the first to the last.
+        objective: seconds a step, as `choose_stages` defines it.
+        bound: no stages take less; equal to the objective unless a tolerance was given.
+        obstacle: why there are no stages, where there are none.
+        num_runs: how often the dynamic programme ran.
+    """
 
     stages: tuple[ChosenRange, ...]
     objective: float
+    bound: float = float("inf")
+    obstacle: Obstacle | None = None
+    num_runs: int = 0
 
     @property
     def is_feasible(self) -> bool:
@@ -85,29 +134,56 @@ def choose_stages(
     num_devices: int,
     num_microbatches: int,
     constraints: StageConstraints | None = None,
+    *,
+    tolerance: float = 0.0,
 ) -> StageChoice:
     """The stages of least step time that use all `num_devices` devices.
 
-    Thresholds t_max on the slowest stage are tried in ascending order, until not even the shortest sum of latencies
-    could make up for a slower stage. Ties go to the smaller t_max, then to fewer stages, then to earlier cuts.
+    For B microbatches and stages i with latency t_i, transfer x_i before them and once_i the step time is
+
+        T = sum_i (t_i + x_i) + (B - 1) max_i max(t_i, x_i / 2) + max_i once_i
+
+    Ties go to the smaller slowest stage, then to fewer stages, then to earlier cuts, then to the first option.
+
+    Args:
+        tolerance: seconds by which the answer may be worse than the best. The paper's eps of 1e-6 s between
+            thresholds is a tolerance of B * 1e-6.
     """
     constraints = constraints or StageConstraints()
-    if constraints.is_by_stage:
-        # A stage that a pin names must exist.
-        least = 1 + max([*constraints.layer_stage.values(), *constraints.stage_options])
-        counts = [constraints.num_stages] if constraints.num_stages else range(least, table.max_stages + 1)
-        choices = [
-            _search(_restrict(table, constraints, count), num_devices, num_microbatches, count)
-            for count in counts
-            if least <= count <= table.max_stages
-        ]
-        return min(choices, key=lambda c: c.objective, default=StageChoice((), float("inf")))
-    return _search(table.latency, num_devices, num_microbatches, constraints.num_stages, table.sizes)
+    best, bound, runs = Incumbent(), float("inf"), 0
+    for programme, count in _list_programmes(table, num_devices, num_microbatches, constraints):
+        found = search_stages(programme, count, best, tolerance)
+        best, bound, runs = found.best, min(bound, found.bound), runs + found.num_runs
+    if best.stages:
+        return StageChoice(best.stages, best.objective, min(bound, best.objective), None, runs)
+    return StageChoice((), float("inf"), float("inf"), _explain(table, num_devices, constraints), runs)
 
 
-def _restrict(table: StageCostTable, constraints: StageConstraints, count: int) -> tuple[FloatArray, tuple[int, ...]]:
+def _list_programmes(
+    table: StageCostTable, num_devices: int, num_microbatches: int, constraints: StageConstraints
+) -> list[tuple[StageProgramme, int | None]]:
+    """What has to be searched, each with the number of stages that it is for."""
+
+    def make(latency: FloatArray) -> StageProgramme:
+        return StageProgramme.build(latency, table.sizes, num_devices, num_microbatches, table.once, table.transfer)
+
+    if not constraints.is_by_stage:
+        count = constraints.num_stages
+        return [] if count is not None and count > table.max_stages else [(make(table.latency), count)]
+    # The programme counts stages from the end, pins from the front: only for a given number of stages are they the
+    # same. A stage that a pin names must exist.
+    least = 1 + max([*constraints.layer_stage.values(), *constraints.stage_options])
+    counts = range(least, table.max_stages + 1)
+    return [
+        (make(_restrict(table, constraints, count)), count)
+        for count in counts
+        if constraints.num_stages in (None, count)
+    ]
+
+
+def _restrict(table: StageCostTable, constraints: StageConstraints, count: int) -> FloatArray:
     """Latencies for exactly `count` stages; the last axis then stands for one stage each, `count - 1 - stage`."""
-    latency = table.latency.copy()
+    latency = table.latency[:, :, :, :count].copy()
     layers = np.arange(table.num_layers)
     first, last = layers[:, None], layers[None, :]
     for stage in range(count):
@@ -118,93 +194,44 @@ def _restrict(table: StageCostTable, constraints: StageConstraints, count: int) 
         allowed = constraints.stage_options.get(stage)
         if allowed is not None:
             plane[:, :, [m for m in range(len(table.sizes)) if m not in allowed]] = np.inf
-    return latency, table.sizes
+    return latency
 
 
-def _search(
-    latency: FloatArray | tuple[FloatArray, tuple[int, ...]],
-    num_devices: int,
-    num_microbatches: int,
-    count: int | None,
-    sizes: tuple[int, ...] = (),
-) -> StageChoice:
-    if isinstance(latency, tuple):
-        latency, sizes = latency
-    best = StageChoice((), float("inf"))
-    if count is not None and count > latency.shape[3]:
-        return best
-    finite = latency[np.isfinite(latency)]
-    least_sum = _run(latency, np.inf, num_devices, sizes).best(num_devices, count)[0]
-    if not np.isfinite(least_sum):
-        return best
-    slowest_needed = float(np.max(np.min(_cover(latency), axis=0)))
-    for threshold in np.unique(finite[finite >= slowest_needed]):
-        if least_sum + (num_microbatches - 1) * threshold >= best.objective:
-            break
-        tables = _run(latency, float(threshold), num_devices, sizes)
-        total, stages = tables.best(num_devices, count)
-        if not np.isfinite(total):
-            continue
-        chosen = tables.trace(stages, num_devices)
-        slowest = max(float(latency[c.first, c.last, c.option, c.in_flight - 1]) for c in chosen)
-        objective = total + (num_microbatches - 1) * slowest
-        if objective < best.objective:
-            best = StageChoice(chosen, objective)
-    return best
+def _explain(table: StageCostTable, num_devices: int, constraints: StageConstraints) -> Obstacle:
+    """Why no stages keep `constraints`."""
+    without = StageConstraints()
+    if not constraints.is_empty and choose_stages(table, num_devices, 1).is_feasible:
+        short, stages = _find_bytes_short(table, num_devices, constraints)
+        return Obstacle(ObstacleKind.CONSTRAINTS, bytes_short=short, stages=stages)
+    finite = np.isfinite(table.latency)
+    layers = tuple(k for k in range(table.num_layers) if not finite[: k + 1, k:].any())
+    short, stages = _find_bytes_short(table, num_devices, without)
+    if stages:
+        return Obstacle(ObstacleKind.MEMORY, layers, short, stages)
+    if layers:
+        return Obstacle(ObstacleKind.LAYERS, layers)
+    ((programme, _),) = _list_programmes(table, num_devices, 1, without)
+    return Obstacle(ObstacleKind.DEVICES, most_devices=programme.run().find_most_devices())
 
 
-def _cover(latency: FloatArray) -> FloatArray:
-    """(first layer, layer): the least latency of a candidate that starts there and holds the layer."""
-    least = latency.min(axis=(2, 3))
-    # A candidate first .. last holds every layer between: take the minimum over `last` from the layer on.
-    return np.where(
-        np.triu(np.ones_like(least, dtype=bool)), np.minimum.accumulate(least[:, ::-1], axis=1)[:, ::-1], np.inf
-    )
-
-
-@dataclass(slots=True, eq=False)
-class _Tables:
-    """F(s, k, d) and the decisions behind it; s stages from layer k on, on exactly d devices."""
-
-    value: FloatArray  # (stages, layers + 1, devices + 1)
-    decision: npt.NDArray[np.int64]  # last * options + option, same shape
-    num_options: int
-    sizes: tuple[int, ...]
-
-    def best(self, num_devices: int, count: int | None) -> tuple[float, int]:
-        """(least sum, number of stages)."""
-        column = self.value[:, 0, num_devices]
-        stages = int(np.argmin(column[1:])) + 1 if count is None else count
-        return float(column[stages]), stages
-
-    def trace(self, stages: int, num_devices: int) -> tuple[ChosenRange, ...]:
-        """The stages behind F(stages, 0, num_devices)."""
-        chosen, k, d = [], 0, num_devices
-        for s in range(stages, 0, -1):
-            last, option = divmod(int(self.decision[s, k, d]), self.num_options)
-            chosen.append(ChosenRange(k, last, option, s))
-            k, d = last + 1, d - self.sizes[option]
-        return tuple(chosen)
-
-
-def _run(latency: FloatArray, threshold: float, num_devices: int, sizes: tuple[int, ...]) -> _Tables:
-    layers, _, options, max_stages = latency.shape
-    value = np.full((max_stages + 1, layers + 1, num_devices + 1), np.inf)
-    value[0, layers, 0] = 0.0
-    decision = np.full(value.shape, -1, dtype=np.int64)
-    allowed = np.where(latency <= threshold, latency, np.inf)
-    for s in range(1, max_stages + 1):
-        if not np.isfinite(value[s - 1]).any():
-            break
-        for m, size in enumerate(sizes):
-            if size > num_devices:
-                continue
-            rest = value[s - 1, 1:, : num_devices + 1 - size]  # (last, devices left)
-            total = allowed[:, :, m, s - 1][:, :, None] + rest[None, :, :]  # (first, last, devices left)
-            last = np.argmin(total, axis=1)
-            least = np.take_along_axis(total, last[:, None, :], axis=1)[:, 0, :]
-            target = value[s, :layers, size:]
-            better = least < target
-            target[better] = least[better]
-            decision[s, :layers, size:][better] = (last * options + m)[better]
-    return _Tables(value, decision, options, sizes)
+def _find_bytes_short(
+    table: StageCostTable, num_devices: int, constraints: StageConstraints
+) -> tuple[float, tuple[ChosenRange, ...]]:
+    """The least bytes that every device needs more, and the stages then; (0, ()) where memory is not all it takes."""
+    if table.missing is None:
+        return 0.0, ()
+    missing = np.where(np.isfinite(table.latency), 0.0, np.where(table.missing > 0, table.missing, np.inf))
+    relaxed = StageCostTable(missing, table.sizes)
+    levels = np.unique(missing[np.isfinite(missing)])
+    best: tuple[float, tuple[ChosenRange, ...]] = (float("inf"), ())
+    for programme, count in _list_programmes(relaxed, num_devices, 1, constraints):
+        low, high = 0, len(levels)
+        while low < high:
+            middle = (low + high) // 2
+            is_enough = programme.run(float(levels[middle])).find_best(count) is not None
+            low, high = (low, middle) if is_enough else (middle + 1, high)
+        if low < len(levels) and levels[low] < best[0]:
+            found = programme.run(float(levels[low])).find_best(count)
+            assert found is not None, "the bisection ends on a level that is enough"
+            best = (float(levels[low]), found.stages)
+    return best if best[1] else (0.0, ())
