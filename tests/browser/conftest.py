@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("browser"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     if not (REPOSITORY / "alpaviz/static/widget.js").exists():
         pytest.fail(
@@ -32,8 +32,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """A Chromium for the tests of one file.
+
+    While Playwright is open, an event loop runs in this thread: tests of other files that start their own would fail.
+    """
     path = ensure_chromium()
     if path is None:
         if os.environ.get("CI"):
