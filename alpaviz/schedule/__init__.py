@@ -1,7 +1,9 @@
 """Who does what when.
 
-In: a number of stages and microbatches, and what each piece of work takes. Out: orders of work, and a timeline with its
-bubbles.
+In: a number of stages and microbatches (`get_order` and the schedules behind it give each stage's tasks in order), the
+seconds that a stage's forward, backward and update take, and those of a send between two stages. Out: a `Timeline` with
+the start and end of every task and send, bubbles, and microbatches in flight (`simulate_schedule`), and its trace for
+Chrome and Perfetto (`export_trace`).
 """
 
 from alpaviz.schedule.orders import (
@@ -12,6 +14,7 @@ from alpaviz.schedule.orders import (
     count_in_flight,
     get_order,
     order_1f1b,
+    order_forward,
     order_gpipe,
 )
 from alpaviz.schedule.simulate import (
@@ -36,6 +39,7 @@ __all__ = [
     "export_trace",
     "get_order",
     "order_1f1b",
+    "order_forward",
     "order_gpipe",
     "simulate_schedule",
 ]

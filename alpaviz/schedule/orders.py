@@ -1,6 +1,7 @@
 """Schedules: the order of forward, backward and update work on every stage.
 
-A schedule is a plain function of (number of stages, number of microbatches) that gives each stage's tasks in order.
+A schedule is a plain function of (number of stages, number of microbatches) that gives each stage's tasks in order. To
+add one, write it here and list it in `SCHEDULES`.
 """
 
 from __future__ import annotations
@@ -65,8 +66,15 @@ def order_gpipe(num_stages: int, num_microbatches: int) -> Order:
     )
 
 
+def order_forward(num_stages: int, num_microbatches: int) -> Order:
+    """Forward tasks only, for inference."""
+    return tuple(
+        tuple(Task(TaskKind.FORWARD, stage, m) for m in range(num_microbatches)) for stage in range(num_stages)
+    )
+
+
 SCHEDULES: dict[str, Callable[[int, int], Order]] = {"1f1b": order_1f1b, "gpipe": order_gpipe}
-"""Schedules by name."""
+"""Schedules of a training step by name."""
 
 
 def get_order(schedule: str, num_stages: int, num_microbatches: int) -> Order:
