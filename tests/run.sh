@@ -86,4 +86,5 @@ fi
 
 say "pytest"
 [[ "$browser" == yes ]] && selection=() || selection=(-m "not browser")
-"$python" -m pytest "${selection[@]}" "$@"
+# Tests that share a JupyterLab or a Ray cluster stay on one process.
+"$python" -m pytest -n auto --maxprocesses 4 --dist loadgroup "${selection[@]}" "$@"
