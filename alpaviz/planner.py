@@ -467,6 +467,10 @@ class Planner:
                 self._widget = PlannerWidget(self)
             return self._widget
 
+    def _ipython_display_(self, **kwargs: Any) -> None:
+        # The widget keeps the saved output current, also where no JupyterLab draws it.
+        self.widget._ipython_display_(**kwargs)
+
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         return self.widget._repr_mimebundle_(**kwargs)
 

@@ -114,12 +114,10 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
     options = parser.parse_args()
-    figures: list[Figure] = []
     print(
         f"{'problem':38} {'variables':>9} {'solver':6} {'status':10} {'seconds':>8} {'target':>7} {'gap':>8}  objective"
     )
-    for figure in (*_all(options.quick),):
-        figures.append(figure)
+    figures = list(_all(options.quick))
     if options.json:
         options.json.write_text(json.dumps([asdict(f) for f in figures], indent=1))
     missed = [f for f in figures if not f.is_met]
