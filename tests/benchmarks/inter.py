@@ -1,0 +1,150 @@
+"""Times of the stage programme against the paper's way of searching, of resharding prices, and of the simulator.
+
+    python -m tests.benchmarks.inter [--quick] [--json FILE] [--check]
+
+The paper's way tries every threshold on the slowest stage in ascending order, here with the same runs of the dynamic
+programme; both sides are measured in this run and have to agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from alpaviz.cluster import SubmeshShape, get_cluster, make_logical_mesh
+from alpaviz.cost import price_resharding_matrix
+from alpaviz.inter import StageConstraints, StageCostTable, choose_stages
+from alpaviz.inter.programme import StageProgramme
+from alpaviz.program.strategy import iterate_specs
+from alpaviz.schedule import StageDurations, order_1f1b, simulate_schedule
+
+SIZES = (1, 2, 4, 4, 8, 8, 16, 16, 32, 64)
+NUM_DEVICES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What was measured; `other_s` is the paper's way where it was run, `target_s` what it is held to."""
+
+    case: str
+    seconds: float
+    other_s: float | None
+    target_s: float | None
+    note: str
+
+    @property
+    def is_met(self) -> bool:
+        return self.target_s is None or self.seconds <= self.target_s
+
+
+def make_table(layers: int, *, is_uneven: bool, has_once: bool = False) -> StageCostTable:
+    """Layers whose work scales with devices to the power 0.9; small submeshes hold few microbatches in flight."""
+    rng = np.random.default_rng(0)
+    work = rng.uniform(0.5, 1.5, layers) if is_uneven else np.ones(layers)
+    until = np.concatenate([[0.0], np.cumsum(work)])
+    sums = np.maximum(until[None, 1:] - until[:-1, None], 0.0)  # (first, last)
+    share = np.asarray(SIZES) ** 0.9
+    noise = rng.uniform(1.0, 1.3, (layers, layers, len(SIZES))) if is_uneven else np.ones((layers, layers, len(SIZES)))
+    latency = np.repeat((sums[:, :, None] / share * noise)[..., None], layers, axis=3)
+    latency[np.tril_indices(layers, -1)] = np.inf
+    latency[:, :, :3, 8:] = np.inf
+    once = rng.uniform(0.0, 0.5, latency.shape) if has_once else None
+    return StageCostTable(latency, SIZES, once)
+
+
+def search_as_the_paper_does(table: StageCostTable, num_microbatches: int) -> float:
+    """The least step time by ascending thresholds, stopping when a slower stage cannot pay off."""
+    programme = StageProgramme.build(table.latency, table.sizes, NUM_DEVICES, num_microbatches)
+    best = float("inf")
+    for threshold in np.unique(programme.pace[np.isfinite(programme.pace)]):
+        if num_microbatches * threshold >= best:
+            break
+        found = programme.run(float(threshold)).find_best(None)
+        if found is not None:
+            best = min(best, programme.price(found.total, found.slowest, 0.0))
+    return best
+
+
+def measure(action: Callable[[], object]) -> tuple[float, object]:
+    start = time.perf_counter()
+    result = action()
+    return time.perf_counter() - start, result
+
+
+def measure_stages(*, is_quick: bool) -> Iterator[Figure]:
+    for layers in (12,) if is_quick else (12, 24, 48):
+        for is_uneven in (True, False):
+            table = make_table(layers, is_uneven=is_uneven)
+            for microbatches in (8, 128):
+                seconds, choice = measure(lambda t=table, b=microbatches: choose_stages(t, NUM_DEVICES, b))  # type: ignore[misc]
+                other, objective = None, None
+                if layers <= (12 if is_quick else 24):
+                    other, objective = measure(lambda t=table, b=microbatches: search_as_the_paper_does(t, b))  # type: ignore[misc]
+                    assert np.isclose(choice.objective, objective), "both ways find the same optimum"  # type: ignore[attr-defined]
+                name = f"{layers} {'uneven' if is_uneven else 'equal'} layers, {microbatches} microbatches"
+                target = 1.0 if layers <= 24 else None
+                yield Figure(name, seconds, other, target, f"{choice.num_runs} runs")  # type: ignore[attr-defined]
+    layers = 12 if is_quick else 24
+    table = make_table(layers, is_uneven=True, has_once=True)
+    seconds, choice = measure(lambda: choose_stages(table, NUM_DEVICES, 128))
+    yield Figure(f"{layers} uneven layers, work once a step", seconds, None, 1.0, f"{choice.num_runs} runs")  # type: ignore[attr-defined]
+    pins = StageConstraints(layer_stage={3: 1}, stage_options={0: frozenset({3, 4})})
+    table = make_table(layers, is_uneven=True)
+    seconds, choice = measure(lambda: choose_stages(table, NUM_DEVICES, 128, pins))
+    yield Figure(f"{layers} uneven layers, pinned stages", seconds, None, 1.0, f"{choice.num_runs} runs")  # type: ignore[attr-defined]
+
+
+def measure_resharding(*, is_quick: bool) -> Iterator[Figure]:
+    mesh = make_logical_mesh(get_cluster("p3.16xlarge", 2), SubmeshShape(2, 8), (2, 8))
+    shapes = [(8, 16 * k, 1024, 64) for k in range(1, 5 if is_quick else 33)]
+    specs = tuple(iterate_specs(shapes[0], mesh.axis_sizes))
+
+    def price_all() -> None:
+        for shape in shapes:
+            price_resharding_matrix(shape, 2, specs, specs, mesh)
+
+    seconds, _ = measure(price_all)
+    note = f"{len(specs)} x {len(specs)} pairs, {seconds / len(shapes) * 1e3:.2f} ms each"
+    yield Figure(f"resharding of {len(shapes)} values, new mesh", seconds, None, 0.005 * len(shapes) + 0.02, note)
+
+
+def measure_simulation(*, is_quick: bool) -> Iterator[Figure]:
+    stages, microbatches = 16, 128 if is_quick else 1024
+    durations = [StageDurations(1.0, 2.0, 0.1)] * stages
+    sends = {(i, j): 0.1 for i in range(stages) for j in (i - 1, i + 1)}
+    sends = {pair: seconds for pair, seconds in sends.items() if 0 <= pair[1] < stages}
+    seconds, _ = measure(lambda: simulate_schedule(order_1f1b(stages, microbatches), durations, sends))
+    yield Figure(f"timeline of {stages} stages, {microbatches} microbatches", seconds, None, 1.0, "1F1B")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller cases, under a minute")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
+    options = parser.parse_args()
+    figures: list[Figure] = []
+    print(f"{'case':42} {'seconds':>8} {'paper way':>9} {'ratio':>6} {'target':>7}  note")
+    for source in (measure_stages, measure_resharding, measure_simulation):
+        for f in source(is_quick=options.quick):
+            other, ratio = ("-", "-") if f.other_s is None else (f"{f.other_s:.3f}", f"{f.other_s / f.seconds:.0f}")
+            target = "-" if f.target_s is None else f"{f.target_s:g}"
+            print(f"{f.case:42} {f.seconds:8.3f} {other:>9} {ratio:>6} {target:>7}  {f.note}", flush=True)
+            figures.append(f)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(f) for f in figures], indent=1))
+    missed = [f for f in figures if not f.is_met]
+    for f in missed:
+        print(f"missed: {f.case} took {f.seconds:.3f} s, target {f.target_s} s")
+    return 1 if options.check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
