@@ -110,7 +110,7 @@ def test_an_unknown_cluster_lists_those_there_are(capsys: pytest.CaptureFixture[
 
 
 def test_an_unknown_solver_lists_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "the solvers are auto, exact, ilp" in fail(capsys, *TINY, "--solver", "guess")
+    assert "No solver is called 'guess'. Known: auto, exact, ilp" in fail(capsys, *TINY, "--solver", "guess")
 
 
 def test_microbatches_that_do_not_divide_the_batch_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
