@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from alpaviz.cluster.description import DeviceType
 
-_EFFICIENCY = {"matmul": 0.7, "convolution": 0.55, "gather": 0.3, "elementwise": 0.3}
-"""Share of the peak FLOP/s that large kernels reach. Best shapes found by search reach 0.73 to 0.87 for matrix
-products on NVIDIA devices (stas00/ml-engineering, MAMF table); ordinary layers get less."""
+_BEST_MATMUL = {
+    "A100-40GB": 0.87,
+    "A100-80GB": 0.87,
+    "H100-80GB": 0.80,
+    "H200-141GB": 0.80,
+    "B200-180GB": 0.78,
+    "MI300X-192GB": 0.51,
+}
+"""Share of the peak FLOP/s of bfloat16 matrix products of the best shape that a search finds, by device type (MAMF
+table of stas00/ml-engineering). Where it has no figure: 0.82."""
+_ORDINARY = 0.85
+"""What the shapes of ordinary layers reach of that: an assumption, not measured."""
+_EFFICIENCY = {"convolution": 0.55, "gather": 0.3, "elementwise": 0.3}
+"""Share of the peak for other ops: assumptions. That of convolutions is near what the paper measured of a Wide-ResNet
+in float32 on one V100 (8.3 of 15.7 TFLOP/s, figure 7)."""
 _BANDWIDTH_EFFICIENCY = 0.8
 """Share of the memory bandwidth that streaming kernels reach."""
-_FILL_S = 2e-5
-"""A matrix product whose ideal time is this many seconds fills the device and runs at full efficiency; the shorter a
-product, the nearer to half of it. About the ideal time of a 1024-cubed product in float16 on a V100. An assumption."""
-_KERNEL_S = 3e-6
-"""Least time of a kernel that is not fused into another (launch and drain)."""
+_KERNEL_S = 4e-6
+"""Time of a kernel beside its work: launch, fill and drain. It makes small products inefficient: one of 1024 cubed in
+bfloat16 reaches half of an A100's peak, one of 256 cubed a fortieth."""
 
 
 def price_compute(
@@ -21,19 +31,24 @@ def price_compute(
 ) -> float:
     """Seconds of one op on one device.
 
-    The longer of computing and moving bytes, at least `_KERNEL_S`.
+    The longer of computing and moving bytes, and what a kernel takes beside that. Elementwise ops have no kernel of
+    their own, as XLA fuses them. Nothing to do takes no time.
 
     Args:
         flops, bytes_moved: of this device's share.
         dtype: of the operands, as numpy names it; a device that has no rate for it computes at its float32 rate.
-        op_class: `"matmul"`, `"convolution"`, `"gather"` or `"elementwise"`. Elementwise ops are fused by XLA, so they
-            have no floor.
+        op_class: `"matmul"`, `"convolution"`, `"gather"` or `"elementwise"`; any other is taken for elementwise.
     """
+    if flops <= 0 and bytes_moved <= 0:
+        return 0.0
     memory_s = bytes_moved / (device_type.memory_bandwidth * _BANDWIDTH_EFFICIENCY)
-    if op_class == "elementwise":
-        return memory_s
-    ideal = flops / device_type.peak_flops(dtype)
-    compute_s = ideal / _EFFICIENCY.get(op_class, 0.3)
-    if op_class in ("matmul", "convolution"):
-        compute_s += min(compute_s, _FILL_S) * (1 - min(1.0, ideal / _FILL_S))
-    return max(compute_s, memory_s, _KERNEL_S)
+    compute_s = flops / (device_type.peak_flops(dtype) * find_efficiency(op_class, device_type))
+    has_kernel = op_class in ("matmul", "convolution", "gather")
+    return max(memory_s, compute_s) + (_KERNEL_S if has_kernel else 0.0)
+
+
+def find_efficiency(op_class: str, device_type: DeviceType) -> float:
+    """Share of the peak FLOP/s that a large op of this class reaches."""
+    if op_class == "matmul":
+        return _ORDINARY * _BEST_MATMUL.get(device_type.name, 0.82)
+    return _EFFICIENCY.get(op_class, _EFFICIENCY["elementwise"])

@@ -160,7 +160,10 @@ class MeshCosts:
             time = price_collective("reduce-scatter", size, self.mesh, (axis,))
             found.append(PlannedCollective("reduce-scatter", (axis,), size, time))
             size /= self.axis_sizes[axis]
-        if strategy.reduce_axes:
-            time = price_collective("all-reduce", size, self.mesh, strategy.reduce_axes)
-            found.append(PlannedCollective("all-reduce", strategy.reduce_axes, size, time))
+        # XLA reduces one factor after another: two that are split make two all-reduces.
+        for axes in strategy.factor_axes:
+            reduced = tuple(axis for axis in axes if axis in strategy.reduce_axes)
+            if reduced:
+                time = price_collective("all-reduce", size, self.mesh, reduced)
+                found.append(PlannedCollective("all-reduce", reduced, size, time))
         return tuple(found)

@@ -72,21 +72,27 @@ class Player {
   readonly events: TimelineEvent[][];
   private readonly ended = new Map<string, number>();
   private readonly free: number[];
-  private readonly senders: [stage: number, seconds: number][][];
+  private readonly sources: number[][];
+  private readonly targets: [stage: number, seconds: number][][];
+  /** When a value is there, by `source>target microbatch`; sends from one stage to another queue. */
+  private readonly arrived = new Map<string, number>();
+  private readonly linkFree = new Map<string, number>();
 
   constructor(
     private readonly order: readonly Task[][],
     private readonly durations: readonly Durations[],
     sends: ReadonlyMap<string, number>,
   ) {
-    const count = order.length;
     this.events = order.map(() => []);
     this.free = order.map(() => 0);
-    this.senders = order.map((_, target) => {
+    this.sources = order.map(() => []);
+    this.targets = order.map((_, source) => {
       const found: [number, number][] = [];
-      for (let source = 0; source < count; source++) {
+      for (const target of order.keys()) {
         const seconds = sends.get(`${source}>${target}`);
-        if (seconds !== undefined || Math.abs(source - target) === 1) found.push([source, seconds ?? 0]);
+        if (seconds === undefined && Math.abs(source - target) !== 1) continue;
+        found.push([target, seconds ?? 0]);
+        this.sources[target]?.push(source);
       }
       return found;
     });
@@ -101,11 +107,11 @@ class Player {
       if (own === undefined) return null;
       ready = own;
     }
-    for (const [source, seconds] of this.senders[task.stage] ?? []) {
+    for (const source of this.sources[task.stage] ?? []) {
       if (source < task.stage !== (task.kind === 'forward')) continue;
-      const made = this.ended.get(`${task.kind} ${source} ${task.microbatch}`);
-      if (made === undefined) return null;
-      ready = Math.max(ready, made + seconds);
+      const arrived = this.arrived.get(`${source}>${task.stage} ${task.microbatch}`);
+      if (arrived === undefined) return null;
+      ready = Math.max(ready, arrived);
     }
     return ready;
   }
@@ -118,6 +124,14 @@ class Player {
     this.free[task.stage] = end;
     this.ended.set(`${task.kind} ${task.stage} ${task.microbatch}`, end);
     this.events[task.stage]?.push({ ...task, start, end });
+    if (task.kind === 'update') return;
+    for (const [target, took] of this.targets[task.stage] ?? []) {
+      if (task.stage < target !== (task.kind === 'forward')) continue;
+      const link = `${task.stage}>${target}`;
+      const arrival = Math.max(end, this.linkFree.get(link) ?? 0) + took;
+      this.linkFree.set(link, arrival);
+      this.arrived.set(`${link} ${task.microbatch}`, arrival);
+    }
   }
 
   play(): number {
