@@ -101,3 +101,13 @@ def test_malformed_problem_is_refused_by_name(problem: ShardingProblem, message:
 def test_unknown_solver_is_refused_with_the_known_ones() -> None:
     with pytest.raises(SolverError, match=r"'simplex' is not known.*exact"):
         solve_problem(ShardingProblem((np.zeros(1),)), solver="simplex")
+
+
+def test_tiny_costs_below_a_memory_limit_are_proven_optimal() -> None:
+    usage = np.array([0.0, 0.0, 2.0])
+    problem = ShardingProblem(
+        (np.array([1e-7, np.inf, 0.0]),), (), (MemoryRow("device memory", (0,), (usage,), 1.0),), ("v",)
+    )
+    solution = solve_problem(problem)
+    assert solution.status is SolveStatus.OPTIMAL
+    assert solution.choice == (0,)

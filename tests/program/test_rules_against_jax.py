@@ -69,6 +69,15 @@ CASES = [
     Case("dynamic_update_slice", lambda a, b: jax.lax.dynamic_update_slice(a, b, (0, jnp.int32(1))), ((8, 4), (8, 2))),
     Case("gather", _gather_rows, ((16, 4), (8, 2)), (1, 16)),
     Case("gather", lambda a, i: jnp.take_along_axis(a, i, axis=1, mode="clip"), ((8, 16), (8, 1)), (1, 16)),
+    *(
+        # jax 0.12 has these as primitives of their own; before they are slices and a concatenation.
+        [
+            Case("stack", lambda a, b: jnp.stack([a, b], 1), ((8, 4), (8, 4))),
+            Case("unstack", lambda a: jnp.unstack(a, axis=1)[0], ((8, 2, 4),)),
+        ]
+        if jax.__version_info__ >= (0, 12)
+        else []
+    ),
     Case("conv_general_dilated", lambda a, k: jax.lax.conv(a, k, (1, 1), "SAME"), ((8, 4, 6, 6), (8, 4, 3, 3))),
     Case(
         "conv_general_dilated",

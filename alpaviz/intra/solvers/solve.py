@@ -157,8 +157,10 @@ def _word(problem: ShardingProblem, answer: _Answer, watch: Watch) -> ShardingSo
             return ShardingSolution(status, (), nothing, nothing, answer.solver, watch.seconds, short, answer.notes)
         return _word_nothing(problem, answer, watch)
     objective = problem.price(incumbent.choice)
-    status = SolveStatus.OPTIMAL if answer.is_closed else SolveStatus.FEASIBLE
-    if answer.is_closed:
+    # A bound within the tolerance is a proof, whichever way it came.
+    is_proven = answer.is_closed or objective - bound <= incumbent.tolerance * abs(objective)
+    status = SolveStatus.OPTIMAL if is_proven else SolveStatus.FEASIBLE
+    if is_proven:
         # Integer solvers have tolerances of their own; theirs may be a little wider than the bound they state.
         bound = max(bound, objective - incumbent.tolerance * abs(objective))
     bound = min(objective, bound)

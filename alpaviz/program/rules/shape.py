@@ -156,3 +156,21 @@ def make_key_rule(signature: OpSignature) -> ShardingRule:
     operands: list[Dims] = [[()] * len(shape) for shape in signature.operand_shapes]
     results: list[Dims] = [[()] * len(shape) for shape in signature.result_shapes]
     return RuleBuilder().finish(operands, results)
+
+
+@register_rule("stack")
+def make_stack_rule(signature: OpSignature) -> ShardingRule:
+    """`a b, a b -> a 1 b`: the new dimension stays whole."""
+    axis = signature.params["axis"]
+    builder = RuleBuilder()
+    factors: Dims = list(builder.add_all(signature.operand_shapes[0]))
+    return builder.finish([factors] * len(signature.operand_shapes), [[*factors[:axis], (), *factors[axis:]]])
+
+
+@register_rule("unstack")
+def make_unstack_rule(signature: OpSignature) -> ShardingRule:
+    """`a 1 b -> a b, a b`: the dimension that is taken apart stays whole."""
+    axis = signature.params["axis"]
+    builder = RuleBuilder()
+    factors: Dims = list(builder.add_all(signature.result_shapes[0]))
+    return builder.finish([[*factors[:axis], (), *factors[axis:]]], [factors] * len(signature.result_shapes))
