@@ -32,12 +32,23 @@ def flatten_arguments(program: Program, arguments: Sequence[Any]) -> list[Any]:
             shape[axis] *= program.num_microbatches
         if tuple(np.shape(leaf)) != tuple(shape):
             raise LaunchError(f"{value.name} has shape {tuple(np.shape(leaf))}; the plan is for {tuple(shape)}.")
+        dtype = find_dtype(leaf)
+        if dtype is not None and dtype != value.dtype:
+            raise LaunchError(f"{value.name} is of dtype {dtype}; the plan is for {value.dtype}.")
         if isinstance(leaf, jax.Array) and leaf.is_deleted():
             raise LaunchError(
                 f"{value.name} has been deleted: it was donated to an earlier step. Keep the state that the step "
                 "returned, or launch with donate_state=False."
             )
     return leaves
+
+
+def find_dtype(leaf: Any) -> str | None:
+    """The dtype that JAX takes an array as; None for Python numbers, which become what is needed."""
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None or isinstance(dtype, str):  # a string: an array on the workers
+        return dtype
+    return str(dtype) if is_extended(dtype) else str(jax.dtypes.canonicalize_dtype(dtype))
 
 
 def slice_microbatch(program: Program, leaf: Any, position: int, microbatch: int) -> Any:

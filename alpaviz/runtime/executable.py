@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from alpaviz.errors import LaunchError
 from alpaviz.plan import Plan
 from alpaviz.program.program import Program
 
@@ -22,6 +23,7 @@ class Executable(ABC):
     def __init__(self, plan: Plan, program: Program) -> None:
         self.plan, self.program = plan, program
         self.measured: MeasuredTimes | None = None
+        self.is_closed = False
 
     @abstractmethod
     def __call__(self, state: Any, *batch: Any) -> Any:
@@ -43,9 +45,19 @@ class Executable(ABC):
     def compiled_text(self, stage: int, part: str) -> str:
         """HLO of a stage's `"forward"`, `"backward"` or `"update"` chunk (`"step"` of a one-stage plan)."""
 
-    @abstractmethod
     def close(self) -> None:
         """Give the devices back. Nothing of the launch goes on."""
+        self.is_closed = True
+
+    def refuse_if_closed(self) -> None:
+        """Raise if the executable has been closed."""
+        if self.is_closed:
+            raise LaunchError("This executable has been closed: launch the plan again.")
+
+    def refuse_unknown_stage(self, stage: int) -> None:
+        """Raise if the plan has no such stage."""
+        if not 0 <= stage < self.plan.num_stages:
+            raise LaunchError(f"There is no stage {stage}: the plan has {self.plan.num_stages}.")
 
     def __enter__(self) -> Executable:
         return self

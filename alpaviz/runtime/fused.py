@@ -12,11 +12,13 @@ import numpy as np
 from alpaviz.plan import Plan
 from alpaviz.program.jax_internals import is_extended
 from alpaviz.program.program import Program, Role, ValueKind
-from alpaviz.runtime.arguments import is_batch, to_host
+from alpaviz.runtime.arguments import assemble_results, is_batch, to_host
+from alpaviz.runtime.chunk_runner import find_aval
+from alpaviz.runtime.donation import StateMover, has_equal_layouts, list_replacements
 from alpaviz.runtime.evaluate import evaluate_ops
 from alpaviz.runtime.meshes import StageLayouts
 from alpaviz.runtime.partition import partition_program
-from alpaviz.runtime.stage_worker import find_aval
+from alpaviz.runtime.pieces import find_key_implementation
 
 
 class FusedStep:
@@ -27,13 +29,21 @@ class FusedStep:
         partition = partition_program(program, plan, merge_passes=True)
         self._pass = partition.chunks.get((0, Role.FORWARD, 0))
         self._updates = [partition.chunks[key] for key in partition.list_update_keys(0)]
-        self._means = partition.means
+        replaced = list_replacements(program) if donate_state else {}
+        given = {v for v, made in replaced.items() if has_equal_layouts(layouts, v, made)}
         positions = range(len(program.inputs))
+        self.given_positions = tuple(i for i in positions if program.inputs[i] in given)
         self._batch_positions = tuple(i for i in positions if is_batch(program, i))
-        self._state_positions = tuple(i for i in positions if not is_batch(program, i))
+        self._kept_positions = tuple(
+            i for i in positions if i not in self.given_positions and i not in self._batch_positions
+        )
         self._in_shardings = [self._shard_input(i) for i in positions]
-        out_shardings = [None if v is None else self._shard(v) for v in program.outputs]
-        self._call = jax.jit(self._run, out_shardings=out_shardings, donate_argnums=(0,) if donate_state else ())
+        self._dtypes = [program.values[v].dtype for v in program.inputs]
+        self._results = tuple(dict.fromkeys(v for v in program.outputs if v is not None and self._is_made(v)))
+        self.jitted = jax.jit(self._run, out_shardings=[self._shard(v) for v in self._results], donate_argnums=(0,))
+
+    def _is_made(self, value: int) -> bool:
+        return self.program.values[value].kind is not ValueKind.BATCH
 
     def _shard(self, value: int) -> Any:
         return self.layouts.shard(value, len(self.program.values[value].shape))
@@ -49,44 +59,47 @@ class FusedStep:
         return self.layouts.spread(((), *spec))
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        state = [self._put(leaves[i], i) for i in self._state_positions]
-        batch = [self._put(self._stack(leaves[i], i), i) for i in self._batch_positions]
-        return jax.tree.unflatten(self.program.out_tree, self._call(state, batch))
+        results = self.jitted(*self.prepare(leaves))
+        return assemble_results(self.program, leaves, dict(zip(self._results, results, strict=True)))
 
-    def _put(self, leaf: Any, position: int) -> Any:
-        sharding = self._in_shardings[position]
-        if isinstance(leaf, jax.Array):
-            return leaf if leaf.sharding == sharding else jax.device_put(leaf, sharding)
-        return jax.device_put(
-            np.asarray(leaf, dtype=self.program.values[self.program.inputs[position]].dtype), sharding
-        )
+    def prepare(self, leaves: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """The arguments of `jitted`: state that is donated, state that is not, and batch, all in place."""
+        mover = StateMover()
+
+        def place(positions: Sequence[int], *, is_given: bool = False) -> list[Any]:
+            return [
+                mover.move(self._stack(leaves[i], i), self._in_shardings[i], self._dtypes[i], is_given=is_given)
+                for i in positions
+            ]
+
+        return place(self.given_positions, is_given=True), place(self._kept_positions), place(self._batch_positions)
 
     def _stack(self, leaf: Any, position: int) -> Any:
         """A batch leaf with the microbatches as a new first dimension."""
         axis = self.program.batch_axes[position]
-        if not self._is_stacked(position) or axis is None:
+        if axis is None or not self._is_stacked(position):
             return leaf
         leaf = to_host(leaf)
         count = self.plan.num_microbatches
         shape = (*leaf.shape[:axis], count, leaf.shape[axis] // count, *leaf.shape[axis + 1 :])
-        return np.moveaxis(leaf.reshape(shape), axis, 0)
+        stacked = leaf.reshape(shape)
+        return np.moveaxis(stacked, axis, 0) if isinstance(leaf, np.ndarray) else jnp.moveaxis(stacked, axis, 0)
 
-    def _run(self, state: Sequence[Any], batch: Sequence[Any]) -> list[Any]:
+    def _run(self, given: Sequence[Any], kept: Sequence[Any], batch: Sequence[Any]) -> list[Any]:
         env: dict[int, Any] = dict(zip(self.program.constants, self.program.jaxpr.consts, strict=True))
-        env.update((self.program.inputs[i], leaf) for i, leaf in zip(self._state_positions, state, strict=True))
-        sliced = {i: leaf for i, leaf in zip(self._batch_positions, batch, strict=True) if self._is_stacked(i)}
-        env.update(
-            (self.program.inputs[i], leaf)
-            for i, leaf in zip(self._batch_positions, batch, strict=True)
-            if i not in sliced
-        )
+        inputs = self.program.inputs
+        env.update((inputs[i], leaf) for i, leaf in zip(self.given_positions, given, strict=True))
+        env.update((inputs[i], leaf) for i, leaf in zip(self._kept_positions, kept, strict=True))
+        by_position = dict(zip(self._batch_positions, batch, strict=True))
+        sliced = {i: leaf for i, leaf in by_position.items() if self._is_stacked(i)}
+        env.update((inputs[i], leaf) for i, leaf in by_position.items() if i not in sliced)
         if self._pass is not None:
             self._run_microbatches(env, sliced)
         returned: dict[int, Any] = {}
         for chunk in self._updates:
             evaluate_ops(self.program, self.plan, self.layouts, chunk.ops, env, returned)
         env.update(returned)
-        return [self._read_output(env, k) for k in range(len(self.program.outputs))]
+        return [env[v] for v in self._results]
 
     def _run_microbatches(self, env: dict[int, Any], sliced: dict[int, Any]) -> None:
         """Fill `env` with means and last values of the microbatches."""
@@ -113,19 +126,13 @@ class FusedStep:
     def _make_zeros(self, value: int) -> Any:
         aval = find_aval(self.program, value)
         if is_extended(aval.dtype):
-            return jax.random.wrap_key_data(jnp.zeros((*aval.shape, 2), jnp.uint32))
+            words = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+            zeros = jnp.zeros(words.shape, words.dtype)
+            return jax.random.wrap_key_data(zeros, impl=find_key_implementation(aval.dtype))
         return self._hold(jnp.zeros(aval.shape, aval.dtype), value)
 
     def _hold(self, array: Any, value: int) -> Any:
         return jax.lax.with_sharding_constraint(array, self._shard(value)) if array.ndim else array
-
-    def _read_output(self, env: dict[int, Any], position: int) -> Any:
-        v = self.program.outputs[position]
-        if v is None:
-            return jnp.asarray(self.program.jaxpr.jaxpr.outvars[position].val)
-        if self.program.values[v].kind is ValueKind.BATCH:
-            raise ValueError(f"the step returns its batch leaf {self.program.values[v].name}")
-        return env[v]
 
     def lower(self) -> Any:
         """The lowered step, for looking at what XLA makes of it."""
@@ -135,8 +142,8 @@ class FusedStep:
             shape = (self.plan.num_microbatches, *aval.shape) if self._is_stacked(position) else aval.shape
             return jax.ShapeDtypeStruct(shape, aval.dtype, sharding=self._in_shardings[position])
 
-        state = [abstract(i) for i in self._state_positions]
-        return self._call.lower(state, [abstract(i) for i in self._batch_positions])
+        groups = (self.given_positions, self._kept_positions, self._batch_positions)
+        return self.jitted.lower(*([abstract(i) for i in positions] for positions in groups))
 
     def compiled_text(self) -> str:
         """HLO of the compiled step."""

@@ -20,7 +20,7 @@ def launch(
     backend: str = "auto",
     devices: Sequence[Any] | None = None,
     donate_state: bool = False,
-    **ray_options: Any,
+    timeout_s: float = 300.0,
 ) -> Executable:
     """Run `plan` on devices.
 
@@ -29,8 +29,10 @@ def launch(
         backend: `"local"` (devices of this process), `"ray"` (workers, one for each host of the plan), or `"auto"`:
             local where this process has enough devices.
         devices: those to use locally, hosts laid end to end; by default all of this process's.
-        donate_state: let a step overwrite the state that it is given, which halves the memory of states. The state
-            passed in cannot be used afterwards.
+        donate_state: let a step overwrite the state that it is given, which halves the memory of states. State that
+            a step returned or `place` made cannot be used after it was passed in; a step that fails loses it. Other
+            arrays of the user's are not touched, unless they lie in the plan's layout already.
+        timeout_s: on Ray, how long a worker waits for another before the step fails.
 
     Raises:
         PlanMismatchError: the plan is for another program.
@@ -57,4 +59,4 @@ def launch(
             )
     from alpaviz.runtime.ray_backend import RayExecutable
 
-    return RayExecutable(plan, program, **ray_options)
+    return RayExecutable(plan, program, donate_state=donate_state, timeout_s=timeout_s)

@@ -18,12 +18,17 @@ from alpaviz.plan import Plan
 from alpaviz.program.jax_internals import is_extended
 from alpaviz.program.program import Program, Role
 from alpaviz.runtime.arguments import assemble_results, flatten_arguments, is_batch, slice_microbatch, to_host
+from alpaviz.runtime.donation import StateMover, copy_given
 from alpaviz.runtime.executable import Executable, MeasuredTimes
 from alpaviz.runtime.fused import FusedStep
 from alpaviz.runtime.instructions import Free, Receive, Run, Send, build_instructions
 from alpaviz.runtime.meshes import find_local_device, list_layouts, list_state_pairs, make_mesh
 from alpaviz.runtime.partition import partition_program
+from alpaviz.runtime.pieces import move_array
 from alpaviz.runtime.stage_worker import StageWorker
+
+Mailbox = dict[tuple[int, int, int], Any]
+"""(value, microbatch, target stage) -> what was sent."""
 
 
 class LocalExecutable(Executable):
@@ -31,117 +36,106 @@ class LocalExecutable(Executable):
 
     def __init__(self, plan: Plan, program: Program, devices: Sequence[Any], *, donate_state: bool = False) -> None:
         super().__init__(plan, program)
+        self._donate_state = donate_state
         find_device = find_local_device(plan, devices)
         meshes = [make_mesh(stage, find_device) for stage in plan.stages]
         self._layouts = list_layouts(plan, meshes, list_state_pairs(program))
         self._fused = FusedStep(plan, program, self._layouts[0], donate_state) if plan.num_stages == 1 else None
         self._workers: list[StageWorker] | None = None
-        self._is_closed = False
 
     @property
     def workers(self) -> list[StageWorker]:
         """The stages' workers; made at first use."""
+        self.refuse_if_closed()
         if self._workers is None:
             partition = partition_program(self.program, self.plan)
-            self._lists = build_instructions(self.program, self.plan, partition)
+            self.lists = build_instructions(self.program, self.plan, partition)
+            donate = self._donate_state and self._fused is None
             self._workers = [
-                StageWorker(self.program, self.plan, partition, stage, layouts)
+                StageWorker(self.program, self.plan, partition, stage, layouts, donate_state=donate)
                 for stage, layouts in enumerate(self._layouts)
             ]
         return self._workers
 
     def __call__(self, state: Any, *batch: Any) -> Any:
-        self._refuse_if_closed()
+        self.refuse_if_closed()
         leaves = flatten_arguments(self.program, (state, *batch))
-        if self._fused is not None:
-            return self._fused(leaves)
-        return self._play(leaves, is_timed=False)
+        return self._play(leaves) if self._fused is None else self._fused(leaves)
 
     def profile(self, state: Any, *batch: Any) -> Any:
-        self._refuse_if_closed()
+        self.refuse_if_closed()
         leaves = flatten_arguments(self.program, (state, *batch))
-        self._play(leaves, is_timed=False)  # compiles
+        given = self._list_given()
+        self._play(copy_given(leaves, given))  # compiles
         for worker in self.workers:
             worker.times.clear()
-        self._play(leaves, is_timed=True)
+        self._play(copy_given(leaves, given), is_timed=True)
+        step = self._play if self._fused is None else self._fused
         if self._fused is not None:
-            jax.block_until_ready(self._fused(leaves))
+            jax.block_until_ready(step(copy_given(leaves, given)))
         began = time.perf_counter()
-        results = jax.block_until_ready(self._fused(leaves) if self._fused else self._play(leaves, is_timed=False))
-        step = time.perf_counter() - began
-        self.measured = summarise_times([worker.times for worker in self.workers], step)
+        results = jax.block_until_ready(step(leaves))
+        seconds = time.perf_counter() - began
+        self.measured = summarise_times([worker.times for worker in self.workers], seconds)
         return results
 
-    def _play(self, leaves: Sequence[Any], *, is_timed: bool) -> Any:
+    def _list_given(self) -> set[int]:
+        """Positions of arguments that a step consumes."""
+        if self._fused is not None:
+            return set(self._fused.given_positions)
+        values = {v for worker in self.workers for v in worker.given_inputs}
+        return {i for i, v in enumerate(self.program.inputs) if v in values}
+
+    def _play(self, leaves: Sequence[Any], *, is_timed: bool = False) -> Any:
+        results: dict[int, Any] = {}
+        mover = StateMover()
         for worker in self.workers:
-            self._begin(worker, leaves)
-        mailbox: dict[tuple[int, int, int], Any] = {}
+            results.update(self._begin(worker, leaves, mover))
+        mailbox: Mailbox = {}
         position = [0] * len(self.workers)
-        remaining = sum(map(len, self._lists))
+        remaining = sum(map(len, self.lists))
         while remaining:
-            moved = 0
-            for stage, worker in enumerate(self.workers):
-                moved += self._advance(stage, worker, position, mailbox, is_timed)
+            moved = sum(self._advance(stage, position, mailbox, is_timed) for stage in range(len(self.workers)))
             remaining -= moved
             if not moved:
                 raise LaunchError("The instruction lists wait for each other; this is a fault of AlpaViz.")
-        results: dict[int, Any] = {}
         for worker in self.workers:
-            results.update(worker.results)
+            results.update(worker.finish())
         return assemble_results(self.program, leaves, results)
 
-    def _advance(
-        self,
-        stage: int,
-        worker: StageWorker,
-        position: list[int],
-        mailbox: dict[tuple[int, int, int], Any],
-        is_timed: bool,
-    ) -> int:
-        """Issue instructions of one stage until it waits or has issued a chunk; how many."""
-        done = 0
-        instructions = self._lists[stage]
+    def _advance(self, stage: int, position: list[int], mailbox: Mailbox, is_timed: bool) -> int:
+        """Issue instructions of one stage until it waits or has issued a chunk and its sends; how many."""
+        instructions, worker, begin = self.lists[stage], self.workers[stage], position[stage]
+        has_run = False
         while position[stage] < len(instructions):
             instruction = instructions[position[stage]]
+            if has_run and not isinstance(instruction, (Send, Free)):
+                break
             if isinstance(instruction, Receive):
-                key = (instruction.value, instruction.microbatch, stage)
-                if key not in mailbox:
-                    return done
-                worker.write(instruction.value, instruction.microbatch, mailbox.pop(key))
+                array = mailbox.pop((instruction.value, instruction.microbatch, stage), None)
+                if array is None:
+                    break
+                worker.write(instruction.value, instruction.microbatch, array)
             elif isinstance(instruction, Send):
                 array = worker.read(instruction.value, instruction.microbatch)
-                target = self.workers[instruction.target]
-                mailbox[instruction.value, instruction.microbatch, instruction.target] = jax.device_put(
-                    array, target.shard(instruction.value)
-                )
+                sharding = self.workers[instruction.target].shard(instruction.value)
+                key = (instruction.value, instruction.microbatch, instruction.target)
+                mailbox[key] = jax.device_put(array, sharding)
             else:
-                worker.execute(instruction, is_timed=is_timed)
+                self._execute(worker, instruction, is_timed)
+                has_run = isinstance(instruction, Run)
             position[stage] += 1
-            done += 1
-            if isinstance(instruction, Run):
-                return done + self._issue_followers(stage, worker, position, mailbox)
-        return done
+        return position[stage] - begin
 
-    def _issue_followers(
-        self, stage: int, worker: StageWorker, position: list[int], mailbox: dict[tuple[int, int, int], Any]
-    ) -> int:
-        """Sends and frees right after a chunk, so that receivers need not wait for another round."""
-        done = 0
-        instructions = self._lists[stage]
-        while position[stage] < len(instructions) and isinstance(instructions[position[stage]], (Send, Free)):
-            instruction = instructions[position[stage]]
-            if isinstance(instruction, Send):
-                array = worker.read(instruction.value, instruction.microbatch)
-                mailbox[instruction.value, instruction.microbatch, instruction.target] = jax.device_put(
-                    array, self.workers[instruction.target].shard(instruction.value)
-                )
-            elif isinstance(instruction, Free):
-                worker.execute(instruction)
-            position[stage] += 1
-            done += 1
-        return done
+    def _execute(self, worker: StageWorker, instruction: Run | Free, is_timed: bool) -> None:
+        try:
+            worker.execute(instruction, is_timed=is_timed)
+        except Exception as error:
+            error.add_note(f"while AlpaViz ran {worker.describe(instruction)}")
+            raise
 
-    def _begin(self, worker: StageWorker, leaves: Sequence[Any]) -> None:
+    def _begin(self, worker: StageWorker, leaves: Sequence[Any], mover: StateMover) -> dict[int, Any]:
+        """Give a stage its inputs; those that it owns and the step returns as they are."""
         position_of = {v: i for i, v in enumerate(self.program.inputs)}
         inputs: dict[int, Any] = {}
         batch: dict[tuple[int, int], Any] = {}
@@ -149,49 +143,42 @@ class LocalExecutable(Executable):
             position = position_of.get(v)
             if position is None:
                 continue
-            sharding = worker.shard(v)
+            sharding, dtype = worker.shard(v), self.program.values[v].dtype
             if not is_batch(self.program, position):
-                inputs[v] = put(leaves[position], sharding, self.program.values[v].dtype)
+                inputs[v] = mover.move(leaves[position], sharding, dtype, is_given=v in worker.given_inputs)
                 continue
             leaf = to_host(leaves[position])
             for microbatch in range(self.plan.num_microbatches):
                 part = slice_microbatch(self.program, leaf, position, microbatch)
-                batch[v, microbatch] = put(part, sharding, self.program.values[v].dtype)
+                batch[v, microbatch] = move_array(part, sharding, dtype)
         worker.begin(inputs, batch)
+        returned = {v for v in self.program.outputs if v is not None}
+        return {v: a for v, a in inputs.items() if v in returned and self.plan.values[v].stage == worker.stage}
 
     def place(self, state: Any) -> Any:
+        self.refuse_if_closed()
         leaves, structure = jax.tree.flatten(state)
+        given = self._list_given() if self._donate_state else set()
         placed = []
-        for leaf, v in zip(leaves, self.program.inputs, strict=False):
-            layouts = self._layouts[self.plan.values[v].stage]
+        for position, (leaf, v) in enumerate(zip(leaves, self.program.inputs, strict=False)):
             value = self.program.values[v]
-            placed.append(put(leaf, layouts.shard(v, len(value.shape)), value.dtype))
+            sharding = self._layouts[self.plan.values[v].stage].shard(v, len(value.shape))
+            placed.append(move_array(leaf, sharding, value.dtype, is_own=position in given))
         return jax.tree.unflatten(structure, placed)
 
     def fetch(self, tree: Any) -> Any:
         return jax.tree.map(fetch_leaf, tree)
 
     def compiled_text(self, stage: int, part: str) -> str:
-        if part == "step":
-            if self._fused is None:
-                raise LaunchError("Only a plan of one stage is compiled as one step.")
+        self.refuse_if_closed()
+        self.refuse_unknown_stage(stage)
+        if part == "step" and self._fused is not None:
             return self._fused.compiled_text()
-        return self.workers[stage].runners[stage, Role(part), 0].compiled_text()
-
-    def _refuse_if_closed(self) -> None:
-        if self._is_closed:
-            raise LaunchError("This executable has been closed: launch the plan again.")
+        return self.workers[stage].compiled_text(part)
 
     def close(self) -> None:
-        self._is_closed = True
+        super().close()
         self._workers, self._fused = None, None
-
-
-def put(leaf: Any, sharding: Any, dtype: str) -> Any:
-    """`leaf` in `sharding`; arrays that are there already are left alone."""
-    if isinstance(leaf, jax.Array):
-        return leaf if leaf.sharding == sharding else jax.device_put(leaf, sharding)
-    return jax.device_put(np.asarray(leaf, dtype=dtype), sharding)
 
 
 def fetch_leaf(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One host of a plan, as a Ray actor: the stages on its devices, and the mailbox through which stages reach each other.
+"""One host of a plan, as a Ray actor: the stages on its devices, which reach those of other hosts by mail.
 
 JAX is imported only inside the actor, whose environment (platform, number of virtual devices) is set before it
 starts. One message starts a whole step; sends go from worker to worker.
@@ -8,25 +8,35 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 import traceback
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alpaviz.errors import LaunchError
+from alpaviz.runtime.mailbox import Mailbox, MailKey
+from alpaviz.runtime.remote_values import StoreKey
 
 if TYPE_CHECKING:
+    from alpaviz.program.program import Program
     from alpaviz.runtime.instructions import Instruction
     from alpaviz.runtime.stage_worker import StageWorker
 
 INPUT = -2
 """Microbatch number under which a stage sends state that another stage also reads, at the start of a step."""
 
-MailKey = tuple[int, int, int, int]
-"""(step, value, microbatch, target stage)."""
+SMALL_BYTES = 65_536
+"""Results of at most this size, losses and metrics, come back with the report of a step."""
+
+
+class WorkerPlace(NamedTuple):
+    """Where a worker runs, and a port that is free there."""
+
+    address: str
+    port: int
+    process: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +46,20 @@ class StepOrder:
     Attributes:
         step: its number; results are stored under it.
         arrays: input value -> host array.
-        stored: input value -> (step, value) of an earlier result.
+        stored: input value -> what an earlier step or `store` has stored.
         batch: input value -> host array, whole.
-        forget: steps whose results nobody can ask for any more.
+        forget: stored arrays that nobody can ask for any more.
+        is_timed: wait after every chunk, and report times.
+        keep_state: do not consume the state, although the executable was launched to do so.
     """
 
     step: int
     arrays: Mapping[int, Any]
-    stored: Mapping[int, tuple[int, int]]
+    stored: Mapping[int, StoreKey]
     batch: Mapping[int, Any]
-    forget: tuple[int, ...] = ()
+    forget: tuple[StoreKey, ...] = ()
     is_timed: bool = False
+    keep_state: bool = False
 
 
 @dataclass(slots=True)
@@ -62,20 +75,21 @@ class HostWorker:
 
     def __init__(self, host: int, timeout_s: float) -> None:
         self.host, self.timeout_s = host, timeout_s
-        self._mail: dict[MailKey, list[Any]] = defaultdict(list)
-        self._arrived = threading.Condition()
-        self._aborted = ""
-        self._store: dict[int, dict[int, Any]] = {}
+        self._mailbox = Mailbox()
+        self._store: dict[StoreKey, Any] = {}
 
-    def find_address(self) -> tuple[str, int, int]:
-        """(IP address, a free port, process id) of this worker."""
+    def find_address(self) -> WorkerPlace:
+        """Where this worker is."""
         import ray
 
+        address = ray.util.get_node_ip_address()
         with socket.socket() as probe:
-            probe.bind(("", 0))
-            return ray.util.get_node_ip_address(), probe.getsockname()[1], os.getpid()
+            probe.bind((address, 0))
+            return WorkerPlace(address, probe.getsockname()[1], os.getpid())
 
-    def set_up(self, recipe: bytes, plan_json: bytes, peers: Sequence[Any], coordinator: str | None) -> None:
+    def set_up(
+        self, recipe: bytes, plan_json: bytes, peers: Sequence[Any], coordinator: str | None, donate_state: bool
+    ) -> None:
         """Trace the program again, join the other hosts and build this host's stages.
 
         Raises:
@@ -86,37 +100,47 @@ class HostWorker:
 
         from alpaviz.plan_file import plan_from_json
         from alpaviz.program import retrace
-        from alpaviz.runtime.instructions import build_instructions
-        from alpaviz.runtime.meshes import list_layouts, list_state_pairs, make_mesh
-        from alpaviz.runtime.partition import partition_program
-        from alpaviz.runtime.stage_worker import StageWorker
 
         self.plan = plan_from_json(plan_json)
         self.peers = list(peers)
         if coordinator is not None:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
-            jax.distributed.initialize(coordinator, num_processes=len(peers), process_id=self.host)
-        self.program = retrace(cloudpickle.loads(recipe))
+            jax.distributed.initialize(
+                coordinator, num_processes=len(peers), process_id=self.host, coordinator_bind_address=coordinator
+            )
+        self.program: Program = retrace(cloudpickle.loads(recipe))
         if self.program.fingerprint != self.plan.program.fingerprint:
             raise LaunchError(
                 f"host {self.host} traced program {self.program.fingerprint}, the plan is for "
                 f"{self.plan.program.fingerprint}: the worker's packages or registered rules differ from the driver's."
             )
+        self._build_stages(is_joined=coordinator is not None, donate_state=donate_state)
+
+    def _build_stages(self, *, is_joined: bool, donate_state: bool) -> None:
+        import jax
+
+        from alpaviz.runtime.instructions import build_instructions
+        from alpaviz.runtime.meshes import list_layouts, list_state_pairs, make_mesh
+        from alpaviz.runtime.partition import partition_program
+        from alpaviz.runtime.stage_worker import StageWorker
+
         by_host: dict[int, list[Any]] = defaultdict(list)
         for device in jax.devices():
-            by_host[device.process_index if coordinator is not None else self.host].append(device)
+            by_host[device.process_index if is_joined else self.host].append(device)
+        if len(by_host[self.host]) < self.plan.cluster.devices_per_host:
+            raise LaunchError(
+                f"host {self.host} has {len(by_host[self.host])} devices, the plan is for "
+                f"{self.plan.cluster.devices_per_host} on each host."
+            )
+        # Without a common group a host does not see the others' devices; it never uses them either.
         stand_in = by_host[self.host]
-
-        def find_device(place: tuple[int, int]) -> Any:
-            return by_host.get(place[0], stand_in)[place[1]]
-
-        self.hosts = [sorted({host for host, _ in stage.devices}) for stage in self.plan.stages]
-        meshes = [make_mesh(stage, find_device) for stage in self.plan.stages]
+        meshes = [make_mesh(s, lambda place: by_host.get(place[0], stand_in)[place[1]]) for s in self.plan.stages]
         layouts = list_layouts(self.plan, meshes, list_state_pairs(self.program))
         partition = partition_program(self.program, self.plan)
+        self.hosts = [sorted({host for host, _ in stage.devices}) for stage in self.plan.stages]
         self.lists = build_instructions(self.program, self.plan, partition)
         self.stages: dict[int, StageWorker] = {
-            stage: StageWorker(self.program, self.plan, partition, stage, layouts[stage])
+            stage: StageWorker(self.program, self.plan, partition, stage, layouts[stage], donate_state=donate_state)
             for stage in range(self.plan.num_stages)
             if self.host in self.hosts[stage]
         }
@@ -128,17 +152,13 @@ class HostWorker:
 
     # Mail.
 
-    def deliver(self, key: MailKey, pieces: Any) -> None:
-        """Take in the pieces of a value that one host of the sending stage holds."""
-        with self._arrived:
-            self._mail[key].append(pieces)
-            self._arrived.notify_all()
+    def deliver(self, key: MailKey, item: Any) -> None:
+        """Take in what one host of a sending stage holds of a value."""
+        self._mailbox.deliver(key, item)
 
-    def abort(self, reason: str) -> None:
-        """Stop waiting: another worker has failed."""
-        with self._arrived:
-            self._aborted = reason
-            self._arrived.notify_all()
+    def abort(self, step: int, reason: str) -> None:
+        """Stop waiting in `step`: another worker has failed."""
+        self._mailbox.abort(step, reason)
 
     def _send(self, array: Any, value: int, microbatch: int, source: int, target: int, step: int) -> None:
         from alpaviz.runtime.pieces import list_pieces
@@ -152,47 +172,36 @@ class HostWorker:
         pieces = list_pieces(array)
         for host in self.hosts[target]:
             if host == self.host:
-                self.deliver(key, pieces)
+                # Copies: the pieces are views of memory that the step may overwrite.
+                self.deliver(key, [(bounds, data.copy()) for bounds, data in pieces])
             else:
                 self.peers[host].deliver.remote(key, pieces)
 
     def _take(self, value: int, microbatch: int, source: int, target: int, step: int) -> Any | None:
         """The array sent to `target`, or None while something of it is on its way."""
-        import jax
-
-        from alpaviz.program.jax_internals import is_extended
+        from alpaviz.runtime.chunk_runner import find_aval
         from alpaviz.runtime.pieces import join_pieces, place_array
-        from alpaviz.runtime.stage_worker import find_aval
 
-        key = (step, value, microbatch, target)
-        with self._arrived:
-            mail = self._mail.get(key, [])
-            if mail and isinstance(mail[0], jax.Array):
-                return self._mail.pop(key)[0]
-            if len(mail) < len(self.hosts[source]):
-                return None
-            mail = self._mail.pop(key)
-        aval = find_aval(self.program, value)
-        pieces = [piece for part in mail for piece in part]
-        if is_extended(aval.dtype):
-            words = pieces[0][1].shape[len(aval.shape) :]
-            data = join_pieces((*aval.shape, *words), "uint32", pieces)
-            whole: Any = jax.random.wrap_key_data(jax.numpy.asarray(data))
-        else:
-            whole = join_pieces(aval.shape, aval.dtype, pieces)
+        is_local = self.hosts[source] == self.hosts[target] == [self.host]
+        mail = self._mailbox.take((step, value, microbatch, target), 1 if is_local else len(self.hosts[source]))
+        if mail is None or is_local:
+            return mail if mail is None else mail[0]
+        whole = join_pieces(find_aval(self.program, value), [piece for part in mail for piece in part])
         return place_array(whole, self.stages[target].shard(value))
 
     # Steps.
 
     def run_step(self, order: StepOrder) -> StepReport:
         """Play this host's instruction lists; results stay here under the step's number."""
-        for step in order.forget:
-            self._store.pop(step, None)
-        self._aborted = ""
-        current: list[str] = [f"host {self.host}, taking in the state"]
+        for key in order.forget:
+            self._store.pop(key, None)
+        self._mailbox.begin(order.step)
+        current = [f"host {self.host}, taking in the state"]
         try:
-            self._begin(order)
+            returned = self._begin(order)
             self._play(order, current)
+            current[0] = "an earlier chunk (executable.profile finds out which)"
+            return self._finish(order, returned)
         except LaunchError:
             raise
         except Exception as error:
@@ -200,68 +209,88 @@ class HostWorker:
             raise LaunchError(
                 f"{current[0]} on host {self.host} failed: {type(error).__name__}: {error}\n{detail}"
             ) from None
-        self._store[order.step] = {v: a for worker in self.stages.values() for v, a in worker.results.items()}
-        return self._report(order)
+        finally:
+            for worker in self.stages.values():
+                worker.finish()
 
-    def _begin(self, order: StepOrder) -> None:
-        from alpaviz.runtime.pieces import place_array
-
-        owners = self._find_owners(order)
-        for v, (step, stored) in order.stored.items():
-            owner = owners[v]
-            if owner in self.stages:
-                for target in range(self.plan.num_stages):
-                    if target != owner and self._needs(target, v):
-                        self._send(self._store[step][stored], v, INPUT, owner, target, order.step)
+    def _begin(self, order: StepOrder) -> dict[int, Any]:
+        """Give the stages their inputs; state that the step returns as it is and that this host owns."""
+        self._share_state(order)
+        consumed: set[StoreKey] = set()
+        passed = {v for v in self.program.outputs if v is not None}
+        returned: dict[int, Any] = {}
         for stage, worker in self.stages.items():
             inputs: dict[int, Any] = {}
             batch: dict[tuple[int, int], Any] = {}
-            for v in worker.needed_inputs:
-                if v in order.arrays:
-                    inputs[v] = place_array(order.arrays[v], worker.shard(v))
-                elif v in order.stored:
-                    step, stored = order.stored[v]
-                    inputs[v] = (
-                        self._store[step][stored]
-                        if owners[v] == stage
-                        else self._wait(v, INPUT, owners[v], stage, order.step)
-                    )
-                elif v in order.batch:
-                    self._slice(order.batch[v], v, worker, batch)
+            needed = set(worker.needed_inputs)
+            for v in self.program.inputs:
+                is_returned = v in passed and self.plan.values[v].stage == stage and v not in order.batch
+                if v in order.batch:
+                    if v in needed:
+                        self._slice(order.batch[v], v, worker, batch)
+                elif v in needed or is_returned:
+                    inputs[v] = self._read_state(order, v, stage, consumed)
+                    if is_returned:
+                        returned[v] = inputs[v]
             worker.begin(inputs, batch)
             worker.times.clear()
+        for key in consumed:
+            del self._store[key]
+        return returned
+
+    def _share_state(self, order: StepOrder) -> None:
+        """Send what this host has stored to other stages that read it too."""
+        for v, key in order.stored.items():
+            owner = self._find_owner(key)
+            for target in self.readers[v] if owner in self.stages else ():
+                if target != owner:
+                    self._send(self._store[key], v, INPUT, owner, target, order.step)
+
+    def _find_owner(self, key: StoreKey) -> int:
+        """The stage that has stored an array."""
+        return self.maker.get(key[1], self.plan.values[key[1]].stage)
+
+    def _read_state(self, order: StepOrder, value: int, stage: int, consumed: set[StoreKey]) -> Any:
+        """State for `stage` in its layout, in memory that the step may overwrite where it does; notes such stored."""
+        import jax
+        import numpy as np
+
+        from alpaviz.runtime.pieces import PortableKey, copy_array, place_array
+
+        worker = self.stages[stage]
+        is_given, sharding = value in worker.given_inputs, worker.shard(value)
+        if value not in order.stored:
+            array = order.arrays[value]
+            # The array lies in memory that all workers of this machine share.
+            return place_array(np.array(array) if is_given and not isinstance(array, PortableKey) else array, sharding)
+        key = order.stored[value]
+        if self._find_owner(key) != stage:
+            return self._wait(value, self._find_owner(key), stage, order.step)
+        array = self._store[key]
+        if is_given and (order.keep_state or key in consumed):
+            array = copy_array(array)
+        elif is_given:
+            consumed.add(key)
+        return array if array.sharding == sharding else jax.device_put(array, sharding)
 
     def _slice(self, leaf: Any, value: int, worker: StageWorker, batch: dict[tuple[int, int], Any]) -> None:
         from alpaviz.runtime.arguments import slice_microbatch
-        from alpaviz.runtime.pieces import place_array
+        from alpaviz.runtime.pieces import from_portable, place_array
 
         position = self.program.inputs.index(value)
+        if self.program.batch_axes[position] is not None:
+            leaf = from_portable(leaf)
         for microbatch in range(self.plan.num_microbatches):
             part = slice_microbatch(self.program, leaf, position, microbatch)
             batch[value, microbatch] = place_array(part, worker.shard(value))
 
-    def _find_owners(self, order: StepOrder) -> dict[int, int]:
-        """Input value -> the stage that has stored what it comes from."""
-        return {v: self.maker.get(stored, self.plan.values[stored].stage) for v, (_, stored) in order.stored.items()}
-
-    def _needs(self, stage: int, value: int) -> bool:
-        return stage in self.readers[value]
-
-    def _wait(self, value: int, microbatch: int, source: int, target: int, step: int) -> Any:
+    def _wait(self, value: int, source: int, target: int, step: int) -> Any:
         deadline = time.monotonic() + self.timeout_s
         while True:
-            array = self._take(value, microbatch, source, target, step)
+            array = self._take(value, INPUT, source, target, step)
             if array is not None:
                 return array
-            self._pause(deadline, f"stage {target} on host {self.host} waits for stage {source}")
-
-    def _pause(self, deadline: float, what: str) -> None:
-        with self._arrived:
-            if self._aborted:
-                raise LaunchError(f"{what}: given up, because {self._aborted}")
-            if time.monotonic() > deadline:
-                raise LaunchError(f"{what}: nothing came for {self.timeout_s:g} s. A worker hangs or is overloaded.")
-            self._arrived.wait(0.05)
+            self._mailbox.pause(deadline, f"stage {target} on host {self.host} waits for stage {source}")
 
     def _play(self, order: StepOrder, current: list[str]) -> None:
         position = dict.fromkeys(self.stages, 0)
@@ -279,7 +308,7 @@ class HostWorker:
             if moved:
                 deadline = time.monotonic() + self.timeout_s
             else:
-                self._pause(deadline, current[0])
+                self._mailbox.pause(deadline, f"{current[0]} on host {self.host}")
 
     def _execute(self, stage: int, instruction: Instruction, order: StepOrder) -> bool:
         """Do one instruction; False where it has to wait."""
@@ -298,17 +327,23 @@ class HostWorker:
             worker.execute(instruction, is_timed=order.is_timed)
         return True
 
-    def _report(self, order: StepOrder) -> StepReport:
-        """Results that are not state and small are sent back at once: losses and metrics."""
+    def _finish(self, order: StepOrder, returned: Mapping[int, Any]) -> StepReport:
+        """Store the results; those that are not state and small are sent back at once."""
         import jax
 
+        from alpaviz.runtime.pieces import list_pieces
+
+        results = {**returned, **{v: a for worker in self.stages.values() for v, a in worker.finish().items()}}
+        jax.block_until_ready(results)
+        self._store.update(((order.step, v), array) for v, array in results.items())
         state = {self.program.outputs[o] for o, _ in self.program.state_outputs}
-        jax.block_until_ready(self._store[order.step])
         values = {
-            v: self.fetch(order.step, v)
-            for v in self._store[order.step]
-            if v not in state and self.program.values[v].num_bytes <= 65_536
+            v: list_pieces(array)
+            for v, array in results.items()
+            if v not in state and self.program.values[v].num_bytes <= SMALL_BYTES
         }
+        for v in values:
+            del self._store[order.step, v]
         times = {
             stage: {role.value: list(seconds) for role, seconds in worker.times.items()}
             for stage, worker in self.stages.items()
@@ -319,22 +354,22 @@ class HostWorker:
         """Keep input arrays of this host's stages in their layouts, as the results of `step`."""
         from alpaviz.runtime.pieces import place_array
 
-        kept: dict[int, Any] = {}
         for v, array in arrays.items():
             stage = self.plan.values[v].stage
             if stage in self.stages:
-                kept[v] = place_array(array, self.stages[stage].shard(v))
-        self._store[step] = kept
+                own = array.copy() if hasattr(array, "copy") else array  # not the memory that workers share
+                self._store[step, v] = place_array(own, self.stages[stage].shard(v))
 
-    def fetch(self, step: int, value: int) -> Any:
-        """Pieces of a stored value that this host holds; None where it is not stored here."""
+    def fetch(self, keys: Sequence[StoreKey]) -> dict[StoreKey, Any]:
+        """Pieces that this host holds of stored arrays."""
         from alpaviz.runtime.pieces import list_pieces
 
-        found = self._store.get(step, {}).get(value)
-        return None if found is None else list_pieces(found)
+        return {key: list_pieces(self._store[key]) for key in keys if key in self._store}
+
+    def count_stored(self) -> int:
+        """How many arrays are stored here."""
+        return len(self._store)
 
     def compiled_text(self, stage: int, part: str) -> str | None:
         """HLO of one of this host's chunks; None where the stage is elsewhere."""
-        from alpaviz.program.program import Role
-
-        return self.stages[stage].runners[stage, Role(part), 0].compiled_text() if stage in self.stages else None
+        return self.stages[stage].compiled_text(part) if stage in self.stages else None

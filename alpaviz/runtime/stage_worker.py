@@ -6,101 +6,50 @@ travel between stages.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from alpaviz.errors import LaunchError
 from alpaviz.plan import Plan
 from alpaviz.program.program import Program, Role
-from alpaviz.runtime.evaluate import evaluate_ops
-from alpaviz.runtime.instructions import ONCE, Free, Receive, Run, Send
+from alpaviz.runtime.chunk_runner import ChunkRunner
+from alpaviz.runtime.donation import find_donated
+from alpaviz.runtime.instructions import ONCE, Free, Instruction, Run
 from alpaviz.runtime.meshes import StageLayouts
-from alpaviz.runtime.partition import Chunk, ChunkKey, Partition
+from alpaviz.runtime.partition import ChunkKey, Partition
 from alpaviz.runtime.pieces import place_array
 
 Results = dict[int, Any]
 
 
-class ChunkRunner:
-    """One chunk as a jitted function of its inputs and running sums; sums are donated."""
-
-    def __init__(self, program: Program, plan: Plan, partition: Partition, chunk: Chunk, layouts: StageLayouts) -> None:
-        self.program, self.plan, self.partition = program, plan, partition
-        self.chunk, self.layouts = chunk, layouts
-        self.accumulates = plan.num_microbatches > 1 and bool(chunk.sums)
-        shardings = tuple(
-            [self._shard(v) for v in values] for values in (chunk.outputs, chunk.sums, chunk.lasts, chunk.finals)
-        )
-        self._call = jax.jit(self._run, out_shardings=shardings, donate_argnums=(1,))
-
-    def _shard(self, value: int) -> Any:
-        return self.layouts.shard(value, len(self.program.values[value].shape))
-
-    def _run(self, inputs: Sequence[Any], sums: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        env = dict(zip(self.chunk.inputs, inputs, strict=True))
-        if self.chunk.is_update and self.plan.num_microbatches > 1:
-            for v in self.chunk.inputs:
-                if v in self.partition.means:
-                    env[v] = (env[v] / self.plan.num_microbatches).astype(env[v].dtype)
-        returned: dict[int, Any] = {}
-        evaluate_ops(self.program, self.plan, self.layouts, self.chunk.ops, env, returned)
-        new_sums = [env[v] for v in self.chunk.sums]
-        if self.accumulates:
-            new_sums = [total + made for total, made in zip(sums, new_sums, strict=True)]
-        return (
-            [env[v] for v in self.chunk.outputs], new_sums, [env[v] for v in self.chunk.lasts],
-            [returned.get(v, env[v]) for v in self.chunk.finals],
-        )  # fmt: skip
-
-    def __call__(self, inputs: Sequence[Any], sums: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        """(outputs, sums, lasts, finals) of the chunk."""
-        return self._call(list(inputs), list(sums))  # type: ignore[no-any-return]
-
-    def compiled_text(self) -> str:
-        """HLO of the compiled chunk."""
-
-        def abstract(v: int) -> Any:
-            value = self.program.values[v]
-            return jax.ShapeDtypeStruct(value.shape, find_aval(self.program, v).dtype, sharding=self._shard(v))
-
-        inputs = [abstract(v) for v in self.chunk.inputs]
-        sums = [abstract(v) for v in self.chunk.sums] if self.accumulates else []
-        return str(self._call.lower(inputs, sums).compile().as_text())
-
-    def make_zero_sums(self) -> Callable[[], list[Any]]:
-        """A jitted maker of the sums that a step begins with."""
-        values = [(find_aval(self.program, v).shape, find_aval(self.program, v).dtype) for v in self.chunk.sums]
-        shardings = [self._shard(v) for v in self.chunk.sums]
-        return jax.jit(lambda: [jnp.zeros(shape, dtype) for shape, dtype in values], out_shardings=shardings)
-
-
-def find_aval(program: Program, value: int) -> Any:
-    """JAX's abstract value of a value of the program."""
-    return _list_avals(program)[value]
-
-
-@functools.lru_cache(maxsize=4)
-def _list_avals(program: Program) -> dict[int, Any]:
-    avals = dict(zip(program.inputs, (v.aval for v in program.jaxpr.jaxpr.invars), strict=True))
-    avals.update(zip(program.constants, (v.aval for v in program.jaxpr.jaxpr.constvars), strict=True))
-    for op, eqn in zip(program.ops, program.jaxpr.eqns, strict=True):
-        avals.update({v: out.aval for v, out in zip(op.outputs, eqn.outvars, strict=True) if v is not None})
-    return avals
-
-
 class StageWorker:
-    """Values and chunks of one stage. Used from one thread."""
+    """Values and chunks of one stage. Used from one thread.
 
-    def __init__(self, program: Program, plan: Plan, partition: Partition, stage: int, layouts: StageLayouts) -> None:
+    Args:
+        donate_state: let update chunks overwrite the state that they replace.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        plan: Plan,
+        partition: Partition,
+        stage: int,
+        layouts: StageLayouts,
+        *,
+        donate_state: bool = False,
+    ) -> None:
         self.program, self.plan, self.partition = program, plan, partition
         self.stage, self.layouts = stage, layouts
+        self._last_microbatch = plan.num_microbatches - 1
+        given = find_donated(program, partition, stage, layouts) if donate_state else {}
+        self.given_inputs = frozenset(given)
         self.runners = {
-            key: ChunkRunner(program, plan, partition, chunk, layouts)
+            key: ChunkRunner(program, plan, partition, chunk, layouts, [v for v in given if given[v] == key])
             for key, chunk in partition.chunks.items()
             if key[0] == stage
         }
@@ -109,19 +58,28 @@ class StageWorker:
         read = dict.fromkeys(v for runner in self.runners.values() for v in runner.chunk.inputs)
         self.needed_inputs = tuple(v for v in read if v not in made)
         self.constants = {
-            v: place_array(const, layouts.shard(v, len(program.values[v].shape)))
+            v: place_array(const, self.shard(v))
             for v, const in zip(program.constants, program.jaxpr.consts, strict=True)
             if v in read
         }
         self.times: dict[Role, list[float]] = defaultdict(list)
-        self.begin({}, {})
+        self.results: Results = {}
+        self._inputs: dict[int, Any] = {}
+        self._batch: dict[tuple[int, int], Any] = {}
+        self._values: dict[tuple[int, int], Any] = {}
+        self._sums: dict[ChunkKey, list[Any]] = {}
 
     def begin(self, inputs: Mapping[int, Any], batch: Mapping[tuple[int, int], Any]) -> None:
         """Start a step: state by value, batch by (value, microbatch)."""
+        self.finish()
         self._inputs, self._batch = dict(inputs), dict(batch)
-        self._values: dict[tuple[int, int], Any] = {}
-        self._sums: dict[ChunkKey, list[Any]] = {key: make() for key, make in self._zero_makers.items()}
-        self.results: Results = {}
+        self._sums = {key: make() for key, make in self._zero_makers.items()}
+
+    def finish(self) -> Results:
+        """End a step: its results. Everything else that the stage held is let go."""
+        results, self.results = self.results, {}
+        self._inputs, self._batch, self._values, self._sums = {}, {}, {}, {}
+        return results
 
     def shard(self, value: int) -> Any:
         """The sharding in which this stage holds a value."""
@@ -156,14 +114,27 @@ class StageWorker:
             self._values[v, microbatch] = array
         if runner.accumulates:
             self._sums[chunk.key] = sums
-        for v, array in (*zip(chunk.sums, sums, strict=True), *zip(chunk.lasts, lasts, strict=True)):
+        for v, array in zip(chunk.sums, sums, strict=True):
             self._values[v, ONCE] = array
+        if microbatch == self._last_microbatch:  # which a schedule need not run last
+            self._values.update(((v, ONCE), array) for v, array in zip(chunk.lasts, lasts, strict=True))
         self.results.update(zip(chunk.finals, finals, strict=True))
         if is_timed:
             jax.block_until_ready((outputs, sums, lasts, finals))
             self.times[chunk.key[1]].append(time.perf_counter() - began)
 
-    def describe(self, instruction: Run | Send | Receive | Free) -> str:
+    def compiled_text(self, part: str) -> str:
+        """HLO of the chunk called `"forward"`, `"backward"` or `"update"` (the first of several updates).
+
+        Raises:
+            LaunchError: the stage has no such chunk.
+        """
+        keys = {key[1].value: key for key in self.runners if key[2] == 0}
+        if part not in keys:
+            raise LaunchError(f"Stage {self.stage} has no chunk {part!r}: it has {', '.join(sorted(keys))}.")
+        return self.runners[keys[part]].compiled_text()
+
+    def describe(self, instruction: Instruction) -> str:
         """Where an instruction is, for error messages."""
         if isinstance(instruction, Run):
             where = "" if instruction.microbatch == ONCE else f" of microbatch {instruction.microbatch}"

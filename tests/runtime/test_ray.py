@@ -6,15 +6,19 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import ray
 
+import alpaviz
 from alpaviz.errors import LaunchError
 from alpaviz.planner import Planner
+from alpaviz.runtime import ray_backend
 from tests.program.small_models import adam_step, init_gpt_state
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
@@ -79,23 +83,79 @@ def test_placed_state_and_profiles_work_on_ray() -> None:
         assert all(times["forward_s"] > 0 for times in executable.measured.values())
 
 
-def test_a_killed_worker_is_reported_with_its_stages() -> None:
+def test_a_killed_worker_is_reported_with_its_stages_within_ten_seconds() -> None:
     executable = launch("virtual:2x1", 2, 2)
     try:
         executable(init_gpt_state(2), IDS)
-        pid = ray.get(executable._workers[1].find_address.remote())[2]
+        pid = ray.get(executable._workers[1].find_address.remote()).process
         os.kill(pid, signal.SIGKILL)
         began = time.monotonic()
         with pytest.raises(LaunchError, match=r"worker of host 1 \(stage 1\) died"):
             executable(init_gpt_state(2), IDS)
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 10
+        with pytest.raises(LaunchError, match=r"cannot go on, as the worker of host 1 \(stage 1\) died"):
+            executable(init_gpt_state(2), IDS)
     finally:
         executable.close()
 
 
-def test_an_error_in_a_worker_says_where() -> None:
+def test_an_error_in_a_worker_says_where_and_leaves_the_workers_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     with launch("virtual:2", 2, 2) as executable:
         bad = init_gpt_state(2)
         bad["params"]["wte"] = bad["params"]["wte"].astype(np.int32)
-        with pytest.raises(LaunchError, match=r"stage 0, forward of microbatch 0 on host 0 failed"):
-            executable(bad, IDS)
+        with monkeypatch.context() as patch:
+            patch.setattr(ray_backend, "flatten_arguments", lambda _, arguments: jax.tree.leaves(arguments))
+            with pytest.raises(LaunchError, match=r"stage 0, forward of microbatch 0 on host 0 failed"):
+                executable(bad, IDS)
+        np.testing.assert_allclose(executable(init_gpt_state(2), IDS)[1], expected_after(1)[1], rtol=1e-5)
+
+
+def test_nothing_of_a_closed_executable_runs() -> None:
+    executable = launch("virtual:2x1", 2, 2)
+    pids = list(executable._pids)
+    assert len(pids) == 2
+    executable.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.parametrize("cluster", ["virtual:2", "virtual:2x1"], ids=["one host", "two hosts"])
+def test_keys_frozen_state_and_donation_work_on_ray(cluster: str) -> None:
+    def step(state: Any, x: Any) -> Any:
+        key, use = jax.random.split(state["key"])
+
+        def loss_fn(weights: Any, x: Any) -> Any:
+            for i, w in enumerate(weights):
+                x = jnp.tanh(x @ w) * jax.random.bernoulli(jax.random.fold_in(use, i), 0.8, (16,))
+            return ((x - state["frozen"]) ** 2).mean()
+
+        loss, grads = alpaviz.value_and_grad(loss_fn)(state["w"], x)
+        return {**state, "w": jax.tree.map(lambda p, g: p - g, state["w"], grads), "key": key}, loss
+
+    weights = [jax.random.normal(jax.random.key(i), (16, 16)) for i in range(4)]
+    state = {"w": weights, "key": jax.random.key(7), "frozen": np.ones(16, np.float32), "unread": np.ones(3)}
+    x = np.asarray(jax.random.normal(jax.random.key(9), (8, 16)))
+    planner = Planner(step, state, x, cluster=cluster, num_microbatches=2, num_layers=2)
+    planner.pin_num_stages(2)
+    planner.solve(on_progress=lambda _: None)
+    with planner.launch(backend="ray", timeout_s=60.0, donate_state=True) as executable:
+        first = ours = executable.place(state)
+        theirs = state
+        for _ in range(3):
+            ours, loss = executable(ours, x)
+            theirs, expected = jax.jit(step)(theirs, x)
+            np.testing.assert_allclose(loss, expected, rtol=1e-5)
+        got = executable.fetch(ours)
+        assert jax.random.key_data(got["key"]).tolist() == jax.random.key_data(theirs["key"]).tolist()
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got["w"], theirs["w"])
+        with pytest.raises(LaunchError, match="donated to a step"):
+            executable.fetch(first["w"])
+
+
+def test_workers_forget_arrays_that_nobody_holds() -> None:
+    with launch("virtual:2", 2, 2) as executable:
+        state = executable.place(init_gpt_state(2))
+        for _ in range(4):
+            state, _ = executable(state, IDS)
+        (worker,) = executable._workers
+        stored = ray.get(worker.count_stored.remote())
+        assert stored <= 2 * len(jax.tree.leaves(state))
