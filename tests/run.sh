@@ -4,17 +4,18 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: bash tests/run.sh [--python PATH-OR-VERSION] [--no-browser] [--no-lint] [--fresh] [--find] [-- PYTEST-ARGUMENTS]
+usage: bash tests/run.sh [--python X] [--no-browser] [--no-lint] [--keep] [--find] [-- PYTEST-ARGUMENTS]
 
-  --python X      interpreter: a path, or a version such as 3.13 that is looked for on PATH and under pyenv
+  --python X      interpreter: a path, a name, or a version such as 3.13 that is looked for on PATH and under pyenv
                   (default: python3 if it is 3.11 or newer, else the oldest such version that is found)
-  --no-browser    leave out the tests that open JupyterLab in Chromium
+  --no-browser    leave out the tests that open JupyterLab in Chromium, and the checks of the TypeScript code
   --no-lint       leave out ruff, mypy and the checks of the TypeScript code
-  --fresh         make the virtual environment anew
+  --keep          use the virtual environment of the last run again; it is made anew otherwise
   --find          print the interpreter and do nothing
-  -- ...          goes to pytest as it is: bash tests/run.sh -- tests/plan -x
+  -- ...          goes to pytest as it is: bash tests/run.sh --keep -- tests/plan -x
 
-One virtual environment for each Python version is kept in build/.
+The virtual environment is build/test-env-VERSION. What is tested is the package that pip built and installed there,
+not the checkout: the tests run in a copy beside it, build/test-tree-VERSION, where no `alpaviz` can hide it.
 TEXT
 }
 
@@ -41,13 +42,13 @@ find_python() { # path, version or nothing -> path
   return 1
 }
 
-wanted="" browser=yes lint=yes fresh=no find=no
+wanted="" browser=yes lint=yes keep=no find=no
 while (($#)); do
   case "$1" in
     --python) [[ $# -ge 2 ]] || fail "--python needs a path or a version."; wanted="$2"; shift 2 ;;
     --no-browser) browser=no; shift ;;
     --no-lint) lint=no; shift ;;
-    --fresh) fresh=yes; shift ;;
+    --keep) keep=yes; shift ;;
     --find) find=yes; shift ;;
     --help | -h) usage; exit 0 ;;
     --) shift; break ;;
@@ -59,32 +60,51 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="$(find_python "$wanted")" || fail "no Python ${wanted:-3.11 or newer} found: install one, or name it with --python."
 if [[ "$find" == yes ]]; then echo "$python"; exit 0; fi
 version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
-environment="build/venv-$version"
+environment="build/test-env-$version" tree="build/test-tree-$version"
+root="$PWD"
+failed=()
 
 say "Python $version ($python), environment $environment"
-[[ "$fresh" == yes ]] && rm -rf "$environment"
+[[ "$keep" == yes ]] || rm -rf "$environment"
 [[ -x "$environment/bin/python" ]] || "$python" -m venv "$environment"
-python="$PWD/$environment/bin/python"
+python="$root/$environment/bin/python"
 "$python" -m pip install --quiet --disable-pip-version-check ".[test]"
 
 if [[ "$browser" == yes ]]; then
   say "Chromium"
-  if ! "$python" tests/install_browser.py; then
-    [[ -z "${CI:-}" ]] || fail "the browser tests cannot run without it."
-    echo "The browser tests will be skipped; --no-browser leaves them out."
-  fi
+  "$python" tests/install_browser.py || fail "no Chromium for the browser tests; --no-browser leaves them out."
 fi
 
 if [[ "$lint" == yes ]]; then
   say "ruff"
-  "$python" -m ruff check .
+  "$python" -m ruff check . || failed+=(ruff)
   say "mypy"
-  "$python" -m mypy
-  say "TypeScript"
-  "$python" tests/check_extension.py
+  "$python" -m mypy || failed+=(mypy)
+  if [[ "$browser" == yes ]]; then
+    say "TypeScript"
+    "$python" tests/check_extension.py || failed+=(TypeScript)
+  fi
 fi
 
+# Tests look beside themselves for the notebooks, the built browser code (here: what was installed) and the models that
+# it shares with Python. `alpaviz/` has no __init__.py in the copy, so the installed package is imported.
 say "pytest"
+rm -rf "$tree"
+mkdir -p "$tree/alpaviz" "$tree/extension/src" "$tree/build" build/screenshots
+installed="$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/alpaviz"
+cp -R pyproject.toml tests notebooks "$tree"
+cp -R "$installed/static" "$tree/alpaviz"
+cp -R "$environment/share/jupyter/labextensions/alpaviz-lab" "$tree/alpaviz/labextension"
+cp extension/package-lock.json "$tree/extension"
+cp -R extension/src/model "$tree/extension/src"
+ln -s ../../screenshots "$tree/build/screenshots"
+[[ -n "${ALPAVIZ_SHARED:-}" || ! -d ../shared ]] || export ALPAVIZ_SHARED="$root/../shared"
+cd "$tree"
+imported="$("$python" -c 'import alpaviz; print(alpaviz.__file__)')"
+[[ "$imported" == "$installed/__init__.py" ]] || fail "the tests would import $imported, not the installed package."
+
 [[ "$browser" == yes ]] && selection=() || selection=(-m "not browser")
 # Tests that share a JupyterLab or a Ray cluster stay on one process.
-"$python" -m pytest -n auto --maxprocesses 4 --dist loadgroup "${selection[@]}" "$@"
+"$python" -m pytest -n auto --maxprocesses 4 --dist loadgroup "${selection[@]}" "$@" || failed+=(pytest)
+
+if ((${#failed[@]})); then fail "failed: ${failed[*]}"; fi
