@@ -86,17 +86,16 @@ if [[ "$lint" == yes ]]; then
   fi
 fi
 
-# Tests look beside themselves for the notebooks, the built browser code (here: what was installed) and the models that
-# it shares with Python. `alpaviz/` has no __init__.py in the copy, so the installed package is imported.
+# Tests look beside themselves for the notebooks, the built browser code (here: what was installed) and its sources,
+# which have twins in Python. `alpaviz/` has no __init__.py in the copy, so the installed package is imported.
 say "pytest"
 rm -rf "$tree"
-mkdir -p "$tree/alpaviz" "$tree/extension/src" "$tree/build" build/screenshots
+mkdir -p "$tree/alpaviz" "$tree/extension" "$tree/build" build/screenshots
 installed="$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/alpaviz"
 cp -R pyproject.toml tests notebooks "$tree"
 cp -R "$installed/static" "$tree/alpaviz"
 cp -R "$environment/share/jupyter/labextensions/alpaviz-lab" "$tree/alpaviz/labextension"
-cp extension/package-lock.json "$tree/extension"
-cp -R extension/src/model "$tree/extension/src"
+cp -R extension/package-lock.json extension/src "$tree/extension"
 ln -s ../../screenshots "$tree/build/screenshots"
 [[ -n "${ALPAVIZ_SHARED:-}" || ! -d ../shared ]] || export ALPAVIZ_SHARED="$root/../shared"
 cd "$tree"
