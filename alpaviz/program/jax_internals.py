@@ -127,6 +127,25 @@ def optimization_barrier_primitive() -> Any:
     return optimization_barrier_p
 
 
+def select_primitive() -> Any:
+    """The primitive of `jax.lax.select_n`."""
+    from jax._src.lax.lax import select_n_p
+
+    return select_n_p
+
+
+def list_bodies(eqn: Any) -> list[Any]:
+    """The closed jaxprs among an equation's parameters; open ones are closed without constants."""
+    found = []
+    for param in eqn.params.values():
+        for entry in param if isinstance(param, (tuple, list)) else [param]:
+            if isinstance(entry, jex_core.ClosedJaxpr):
+                found.append(entry)
+            elif isinstance(entry, jex_core.Jaxpr):
+                found.append(jex_core.ClosedJaxpr(entry, []))
+    return found
+
+
 def trace_flat(function: Callable[..., Any], avals: Sequence[Any]) -> Any:
     """`jax.make_jaxpr` of a function of flat arguments."""
     return jax.make_jaxpr(function)(*avals)

@@ -12,6 +12,7 @@ import numpy as np
 from alpaviz.errors import AlpaVizError, InvalidStepError
 from alpaviz.program import jax_internals as internals
 from alpaviz.program.assemble import assemble_program
+from alpaviz.program.branches import select_branches
 from alpaviz.program.flatten import inline_calls
 from alpaviz.program.placement import place_in_layers
 from alpaviz.program.program import Program
@@ -115,7 +116,7 @@ def _trace_once(recipe: TraceRecipe, num_microbatches: int) -> Program:
         out_names.append(_name_leaves(result))
         return flat_result
 
-    closed = inline_calls(_trace_or_explain(flat_step, avals))
+    closed = select_branches(inline_calls(_trace_or_explain(flat_step, avals)))
     _refuse_effects(closed)
     batch_vars = set(closed.jaxpr.invars[num_state:])
     marked = mark_roles(closed.jaxpr.eqns, closed.jaxpr.outvars, batch_vars)
