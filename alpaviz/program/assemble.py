@@ -12,6 +12,7 @@ import numpy as np
 from alpaviz.errors import ShardingRuleError
 from alpaviz.program import jax_internals as internals
 from alpaviz.program.flops import count_flops
+from alpaviz.program.leaves import name_argument
 from alpaviz.program.placement import PlacedEquation, PlacedStep
 from alpaviz.program.program import Accumulation, Op, Program, Role, Value, ValueKind
 from alpaviz.program.roles import MarkedStep
@@ -25,7 +26,6 @@ def assemble_program(
     marked: MarkedStep,
     *,
     names: Sequence[str],
-    output_names: Sequence[str],
     batch_axes: tuple[int | None, ...],
     num_state: int,
     state_outputs: tuple[tuple[int, int], ...],
@@ -34,12 +34,14 @@ def assemble_program(
     in_tree: Any,
     out_tree: Any,
     recipe: Any,
+    input_lanes: tuple[int, ...],
+    output_lanes: tuple[int, ...],
 ) -> Program:
     """The program of `placed`. Operands are made before they are read: forward, backward, then update."""
     ordered = sorted(placed.equations, key=lambda e: e.role is Role.UPDATE)
     table = _ValueTable()
     inputs = [
-        table.add(v, ValueKind.STATE if i < num_state else ValueKind.BATCH, _name_input(names[i]))
+        table.add(v, ValueKind.STATE if i < num_state else ValueKind.BATCH, name_argument(names[i]))
         for i, v in enumerate(closed.jaxpr.invars)
     ]
     constants = [table.add(v, ValueKind.CONSTANT, f"constant[{i}]") for i, v in enumerate(closed.jaxpr.constvars)]
@@ -62,7 +64,7 @@ def assemble_program(
         state_outputs=state_outputs, accumulations=accumulations, num_layers=placed.num_layers,
         num_microbatches=num_microbatches, has_gradient_marker=marked.has_gradient_marker,
         input_layers=placed.input_layers, batch_axes=batch_axes, warnings=tuple(warnings), jaxpr=jaxpr,
-        in_tree=in_tree, out_tree=out_tree, recipe=recipe,
+        in_tree=in_tree, out_tree=out_tree, recipe=recipe, input_lanes=input_lanes, output_lanes=output_lanes,
     )  # fmt: skip
 
 
@@ -79,12 +81,6 @@ class _ValueTable:
         self.values.append(Value(number, tuple(aval.shape), str(aval.dtype), kind, name))
         self.ids[variable] = number
         return number
-
-
-def _name_input(path: str) -> str:
-    """`[0]['w']` becomes `state['w']`; a leaf of the first batch argument is `batch...`, of the second `batch1...`."""
-    number, rest = path[1:].split("]", 1)
-    return ("state" if number == "0" else "batch" if number == "1" else f"batch{int(number) - 1}") + rest
 
 
 def _make_ops(ordered: Sequence[PlacedEquation], table: _ValueTable) -> list[Op]:

@@ -19,6 +19,7 @@ import numpy as np
 from alpaviz.errors import InvalidStepError
 from alpaviz.program import jax_internals as internals
 from alpaviz.program.flatten import PLAIN_CALLS, inline_calls
+from alpaviz.program.leaves import mark_non_arrays, restore_non_arrays
 
 SEED = internals.make_identity_primitive("alpaviz_seed")
 """Marks the cotangent that a backward pass starts from."""
@@ -107,7 +108,7 @@ def _differentiate(
             full[p] = arg
         result = fun(*full, **other_kwargs)
         value, aux = result if has_aux else (result, None)
-        aux_leaves, aux_tree = jax.tree.flatten(aux)
+        aux_leaves, aux_tree = jax.tree.flatten(mark_non_arrays(aux))
         out_trees.append(aux_tree)
         return [value, *aux_leaves]
 
@@ -116,7 +117,7 @@ def _differentiate(
     value, gradients, aux_leaves = _run_marked(closed, flat_args, len(wanted_leaves))
     gradient_trees = jax.tree.unflatten(wanted_tree, gradients)
     gradient = gradient_trees[0] if isinstance(argnums, int) else tuple(gradient_trees)
-    aux = jax.tree.unflatten(out_trees[-1], aux_leaves)
+    aux = restore_non_arrays(jax.tree.unflatten(out_trees[-1], aux_leaves))
     return ((value, aux) if has_aux else value), gradient
 
 
@@ -156,6 +157,20 @@ def _evaluate(closed: Any, arguments: list[Any], region: int) -> list[Any]:
         return v.val if isinstance(v, internals.Literal) else env[v]
 
     for number, eqn in enumerate(closed.jaxpr.eqns):
+        if eqn.primitive.name == "scan":
+            eqn = _number_body(eqn, region)
         results = internals.bind_equation(eqn, [read(v) for v in eqn.invars], f"{SCOPE_PREFIX}{region}_{number}")
         env.update(zip(eqn.outvars, results, strict=True))
     return [read(v) for v in closed.jaxpr.outvars]
+
+
+def _number_body(scan: Any, region: int) -> Any:
+    """A scan whose body's ops carry their numbers, for the case that it is written out."""
+    body = inline_calls(scan.params["jaxpr"], PLAIN_CALLS)
+    eqns = [
+        internals.add_outer_scope(_number_body(eqn, region) if eqn.primitive.name == "scan" else eqn, scope)
+        for eqn, scope in ((eqn, f"{SCOPE_PREFIX}{region}_{i}") for i, eqn in enumerate(body.jaxpr.eqns))
+    ]
+    jaxpr = body.jaxpr
+    numbered = internals.make_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns, body.consts)
+    return scan.replace(params={**scan.params, "jaxpr": numbered})

@@ -65,6 +65,13 @@ def prepend_source(outer: Any, inner: Any, *, use_outer_traceback: bool) -> Any:
     return inner.replace(source_info=info)
 
 
+def add_outer_scope(eqn: Any, scope: str) -> Any:
+    """`eqn` with one more scope at the beginning of its name stack."""
+    info = eqn.source_info
+    stack = source_info_util.new_name_stack(scope) + info.name_stack
+    return eqn.replace(source_info=info.replace(name_stack=stack))
+
+
 def add_scope(eqn: Any, scope: str) -> Any:
     """`eqn` with one more scope at the end of its name stack."""
     info = eqn.source_info

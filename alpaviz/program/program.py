@@ -129,6 +129,8 @@ class Program:
         in_tree, out_tree: of (state, *batch) and of the results.
         recipe: a `TraceRecipe` that makes this program again (in another process); None without JAX.
         batch_axes: per entry of `inputs`, the dimension that microbatches slice; None for state and unsliced leaves.
+        input_lanes, output_lanes: per leaf of the arguments and of the results, of how many inputs (outputs) it is
+            made, one for each slice along its first dimension; 0 for a leaf that is one. Empty: no leaf is taken apart.
     """
 
     name: str
@@ -145,6 +147,8 @@ class Program:
     has_gradient_marker: bool
     input_layers: tuple[int, ...]
     batch_axes: tuple[int | None, ...]
+    input_lanes: tuple[int, ...] = ()
+    output_lanes: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
     jaxpr: Any = field(default=None, repr=False)
     in_tree: Any = field(default=None, repr=False)

@@ -13,9 +13,11 @@ from typing import Any
 from alpaviz.program import jax_internals as internals
 from alpaviz.program.flatten import RECOMPUTED
 from alpaviz.program.gradient import BOUNDARY, EXIT, SCOPE_PREFIX, SEED
+from alpaviz.program.layer_scans import LAYER_SCOPE
 from alpaviz.program.program import Role
 
-_REGION_STRIDE = 10_000_000
+_GroupKey = tuple[int, ...]
+"""Region, op, and inside a scan over layers the layer and the op of its body. Sorted, they are in forward order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,24 +108,30 @@ def _remove_markers(
     eqns: Sequence[Any], outvars: Sequence[Any], roles: Sequence[Role], has_marker: bool, warnings: tuple[str, ...]
 ) -> MarkedStep:
     alias: dict[Any, Any] = {}
+    all_scopes = [internals.read_scopes(eqn) for eqn in eqns]
+    keys = [_read_group(scopes) for scopes in all_scopes]
+    number_of = {key: number for number, key in enumerate(sorted({key for key in keys if key is not None}))}
     boundaries: list[int] = []
     kept: list[MarkedEquation] = []
 
     def resolve(v: Any) -> Any:
         return v if isinstance(v, internals.Literal) else alias.get(v, v)
 
-    for eqn, role in zip(eqns, roles, strict=True):
-        scopes = internals.read_scopes(eqn)
-        group = _read_group(scopes)
+    for eqn, role, scopes, key in zip(eqns, roles, all_scopes, keys, strict=True):
+        group = None if key is None else number_of[key]
         if eqn.primitive in (SEED, EXIT, BOUNDARY):
             alias[eqn.outvars[0]] = resolve(eqn.invars[0])
             if eqn.primitive is BOUNDARY and group is not None and role is Role.FORWARD:
                 boundaries.append(group)
             continue
-        plain = tuple(s for s in scopes if _is_for_people(s))
+        plain = tuple(_name_for_people(s) for s in scopes if _is_for_people(s))
         placed = eqn.replace(invars=[resolve(v) for v in eqn.invars])
         kept.append(MarkedEquation(placed, role, group, plain))
     return MarkedStep(tuple(kept), tuple(resolve(v) for v in outvars), tuple(boundaries), has_marker, warnings)
+
+
+def _name_for_people(scope: str) -> str:
+    return scope.removeprefix("alpaviz_") if scope.startswith(LAYER_SCOPE) else scope
 
 
 def _is_for_people(scope: str) -> bool:
@@ -135,10 +143,16 @@ def _is_for_people(scope: str) -> bool:
     )
 
 
-def _read_group(scopes: tuple[str, ...]) -> int | None:
-    """Number of the forward op in the outermost marker scope; regions are numbered far apart."""
+def _read_group(scopes: tuple[str, ...]) -> _GroupKey | None:
+    """Numbers in the marker scopes, outermost first; None outside `value_and_grad`."""
+    numbers: list[int] = []
+    wants_op = True  # JAX may repeat a scope inside a recomputed region: only the first op of a level counts
     for scope in scopes:
-        if scope.startswith(SCOPE_PREFIX):
+        if scope.startswith(SCOPE_PREFIX) and wants_op:
             region, number = scope[len(SCOPE_PREFIX) :].split("_")
-            return int(region) * _REGION_STRIDE + int(number)
-    return None
+            numbers += [int(number)] if numbers else [int(region), int(number)]
+            wants_op = False
+        elif scope.startswith(LAYER_SCOPE) and numbers:
+            numbers.append(int(scope[len(LAYER_SCOPE) :]))
+            wants_op = True
+    return tuple(numbers) or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from alpaviz.program import jax_internals as internals
 from alpaviz.program.assemble import assemble_program
 from alpaviz.program.branches import select_branches
 from alpaviz.program.flatten import inline_calls
+from alpaviz.program.leaves import have_equal_structures, is_number, mark_non_arrays, restore_non_arrays
+from alpaviz.program.layer_scans import UnstackedStep, unstack_layers
 from alpaviz.program.placement import place_in_layers
 from alpaviz.program.program import Program
 from alpaviz.program.roles import mark_roles
@@ -107,43 +110,68 @@ def _trace_once(recipe: TraceRecipe, num_microbatches: int) -> Program:
     ]
     step = getattr(recipe.step, "__wrapped__", recipe.step) if _is_jitted(recipe.step) else recipe.step
     out_trees: list[Any] = []
-    out_names: list[tuple[str, ...]] = []
 
     def flat_step(*flat: Any) -> list[Any]:
-        result = step(*jax.tree.unflatten(in_tree, flat))
-        flat_result, out_tree = jax.tree.flatten(result)
+        result = step(*restore_non_arrays(jax.tree.unflatten(in_tree, flat)))
+        flat_result, out_tree = jax.tree.flatten(mark_non_arrays(result))
         out_trees.append(out_tree)
-        out_names.append(_name_leaves(result))
         return flat_result
 
     closed = select_branches(inline_calls(_trace_or_explain(flat_step, avals)))
     _refuse_effects(closed)
-    batch_vars = set(closed.jaxpr.invars[num_state:])
+    state_outputs = _match_state(recipe.state, out_trees[-1], leaves[:num_state], closed.out_avals)
+    unstacked = unstack_layers(closed, state_outputs, num_state)
+    closed, lanes = unstacked.closed, unstacked.input_lanes
+    num_state_values = sum(max(1, count) for count in lanes[:num_state])
+    batch_vars = set(closed.jaxpr.invars[num_state_values:])
     marked = mark_roles(closed.jaxpr.eqns, closed.jaxpr.outvars, batch_vars)
     placed = place_in_layers(marked, closed.jaxpr.invars, recipe.num_layers)
     return assemble_program(
-        closed, placed, marked, names=names, output_names=out_names[-1], batch_axes=tuple(axes), num_state=num_state,
-        state_outputs=_match_state(recipe.state, out_trees[-1], leaves[:num_state], closed.out_avals),
+        closed, placed, marked, names=_repeat_names(names, lanes),
+        batch_axes=tuple(axis for axis, count in zip(axes, lanes, strict=True) for _ in range(max(1, count))),
+        num_state=num_state_values, state_outputs=_expand_pairs(state_outputs, unstacked),
         num_microbatches=num_microbatches, name=recipe.name, in_tree=in_tree, out_tree=out_trees[-1], recipe=recipe,
+        input_lanes=lanes, output_lanes=unstacked.output_lanes,
     )  # fmt: skip
 
 
+def _repeat_names(names: Sequence[str], lanes: Sequence[int]) -> list[str]:
+    """`state['w']`, or `state['w'][0]`, `state['w'][1]`, ... for a leaf that was taken apart."""
+    return [
+        found
+        for name, count in zip(names, lanes, strict=True)
+        for found in ([f"{name}[{i}]" for i in range(count)] if count else [name])
+    ]
+
+
+def _expand_pairs(pairs: Sequence[tuple[int, int]], unstacked: UnstackedStep) -> tuple[tuple[int, int], ...]:
+    """State outputs by position after stacked leaves were taken apart."""
+
+    def list_starts(lanes: Sequence[int]) -> list[int]:
+        return list(itertools.accumulate((max(1, count) for count in lanes), initial=0))
+
+    starts_out, starts_in = list_starts(unstacked.output_lanes), list_starts(unstacked.input_lanes)
+    return tuple(
+        (starts_out[o] + k, starts_in[i] + k) for o, i in pairs for k in range(max(1, unstacked.input_lanes[i]))
+    )
+
+
 def _abstract(tree: Any) -> Any:
-    """`tree` with arrays replaced by shapes; Python numbers stay as they are."""
+    """`tree` with arrays replaced by shapes; Python numbers stay as they are, other leaves become `NonArray`."""
 
     def abstract(leaf: Any) -> Any:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf if leaf.sharding is None else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-        if isinstance(leaf, (bool, int, float, complex)):
+        if is_number(leaf):
             return leaf
         raise InvalidStepError(
             f"A leaf of the step's arguments is a {type(leaf).__name__} ({leaf!r:.60}), not an array or a number. "
-            "Make it a static field of its container or close over it."
+            "Register its class as a pytree (jax.tree_util.register_dataclass) or close over it."
         )
 
-    return jax.tree.map(abstract, tree)
+    return jax.tree.map(abstract, mark_non_arrays(tree))
 
 
 def _is_jitted(step: Callable[..., Any]) -> bool:
@@ -230,10 +258,11 @@ def _match_state(
     """(output position, input position) of the results that are the new state."""
     structure = jax.tree.structure(state)
     start = 0
-    parts = out_tree.children() if out_tree != structure and out_tree.num_leaves else [out_tree]
+    is_whole = have_equal_structures(out_tree, structure)
+    parts = [out_tree] if is_whole or not out_tree.num_leaves else out_tree.children()
     for part in parts:
         stop = start + part.num_leaves
-        if part == structure and all(
+        if have_equal_structures(part, structure) and all(
             tuple(a.shape) == tuple(getattr(b, "shape", ()))
             for a, b in zip(out_avals[start:stop], state_leaves, strict=True)
         ):

@@ -10,21 +10,33 @@ import numpy as np
 
 from alpaviz.errors import LaunchError
 from alpaviz.program.jax_internals import is_extended
+from alpaviz.program.leaves import (
+    describe_difference,
+    have_equal_structures,
+    mark_non_arrays,
+    name_argument,
+    restore_non_arrays,
+)
 from alpaviz.program.program import Program, ValueKind
+from alpaviz.runtime.stacked import StackedArray, join_lanes, split_lanes
 
 
 def flatten_arguments(program: Program, arguments: Sequence[Any]) -> list[Any]:
-    """The leaves of (state, *batch), checked against the program.
+    """One array for each input of the program: the leaves of (state, *batch), stacks of layers taken apart.
 
     Raises:
         LaunchError: another structure or another shape than was planned for; the message names the leaf.
     """
-    leaves, structure = jax.tree.flatten(tuple(arguments))
-    if structure != program.in_tree:
+    leaves, structure = jax.tree.flatten(mark_non_arrays(tuple(arguments)))
+    if not have_equal_structures(structure, program.in_tree):
+        difference = describe_difference(program.in_tree, structure)
+        what = name_argument(difference) if difference else f"{structure}, not {program.in_tree}"
         raise LaunchError(
-            f"The step was planned for arguments of the structure {program.in_tree}, not {structure}. Pass the "
-            "state and batch in the form that the planner was given."
+            f"The step was planned for arguments of another structure: {what}. Pass the state and batch in the form "
+            "that the planner was given."
         )
+    _refuse_other_stacks(program, leaves)
+    leaves = split_lanes(leaves, program.input_lanes)
     for leaf, v, axis in zip(leaves, program.inputs, program.batch_axes, strict=True):
         value = program.values[v]
         shape = list(value.shape)
@@ -41,6 +53,21 @@ def flatten_arguments(program: Program, arguments: Sequence[Any]) -> list[Any]:
                 "returned, or launch with donate_state=False."
             )
     return leaves
+
+
+def _refuse_other_stacks(program: Program, leaves: Sequence[Any]) -> None:
+    """Raise for a leaf that cannot be taken apart into its layers."""
+    position = 0
+    for leaf, count in zip(leaves, program.input_lanes, strict=False):
+        value = program.values[program.inputs[position]]
+        position += max(1, count)
+        shape = tuple(leaf.shape if isinstance(leaf, StackedArray) else np.shape(leaf))
+        if count and shape != (count, *value.shape):
+            name = value.name.removesuffix("[0]")
+            raise LaunchError(f"{name} has shape {shape}; the plan is for {(count, *value.shape)}.")
+        if count and isinstance(leaf, jax.Array) and leaf.is_deleted():
+            name = value.name.removesuffix("[0]")
+            raise LaunchError(f"{name} has been deleted: keep the state that the step returned.")
 
 
 def find_dtype(leaf: Any) -> str | None:
@@ -87,4 +114,4 @@ def assemble_results(program: Program, leaves: Sequence[Any], results: Mapping[i
             outputs.append(by_input[v])
         else:
             outputs.append(program.jaxpr.consts[program.constants.index(v)])
-    return jax.tree.unflatten(program.out_tree, outputs)
+    return restore_non_arrays(jax.tree.unflatten(program.out_tree, join_lanes(outputs, program.output_lanes)))

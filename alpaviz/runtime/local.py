@@ -16,6 +16,7 @@ import numpy as np
 from alpaviz.errors import LaunchError
 from alpaviz.plan import Plan
 from alpaviz.program.jax_internals import is_extended
+from alpaviz.program.leaves import is_non_array, mark_non_arrays, restore_non_arrays
 from alpaviz.program.program import Program, Role
 from alpaviz.runtime.arguments import assemble_results, flatten_arguments, is_batch, slice_microbatch, to_host
 from alpaviz.runtime.donation import StateMover, copy_given
@@ -25,6 +26,7 @@ from alpaviz.runtime.instructions import Free, Receive, Run, Send, build_instruc
 from alpaviz.runtime.meshes import find_local_device, list_layouts, list_state_pairs, make_mesh
 from alpaviz.runtime.partition import partition_program
 from alpaviz.runtime.pieces import move_array
+from alpaviz.runtime.stacked import join_lanes, split_lanes
 from alpaviz.runtime.stage_worker import StageWorker
 
 Mailbox = dict[tuple[int, int, int], Any]
@@ -157,14 +159,16 @@ class LocalExecutable(Executable):
 
     def place(self, state: Any) -> Any:
         self.refuse_if_closed()
-        leaves, structure = jax.tree.flatten(state)
+        leaves, structure = jax.tree.flatten(mark_non_arrays(state))
+        counts = self.program.input_lanes[: len(leaves)]
+        leaves = split_lanes(leaves, counts)
         given = self._list_given() if self._donate_state else set()
         placed = []
         for position, (leaf, v) in enumerate(zip(leaves, self.program.inputs, strict=False)):
             value = self.program.values[v]
             sharding = self._layouts[self.plan.values[v].stage].shard(v, len(value.shape))
             placed.append(move_array(leaf, sharding, value.dtype, is_own=position in given))
-        return jax.tree.unflatten(structure, placed)
+        return restore_non_arrays(jax.tree.unflatten(structure, join_lanes(placed, counts)))
 
     def fetch(self, tree: Any) -> Any:
         return jax.tree.map(fetch_leaf, tree)
@@ -182,7 +186,9 @@ class LocalExecutable(Executable):
 
 
 def fetch_leaf(leaf: Any) -> Any:
-    """An array on the host."""
+    """An array on the host; a leaf that is no array as it is."""
+    if is_non_array(leaf):
+        return leaf
     if isinstance(leaf, jax.Array) and is_extended(leaf.dtype):
         return leaf
     return np.asarray(leaf)

@@ -14,6 +14,7 @@ import numpy as np
 from alpaviz.errors import AlpaVizError, LaunchError
 from alpaviz.plan import Plan
 from alpaviz.plan_file import plan_to_json
+from alpaviz.program.leaves import is_non_array, mark_non_arrays, restore_non_arrays
 from alpaviz.program.program import Program, Role, ValueKind
 from alpaviz.runtime.arguments import assemble_results, flatten_arguments, is_batch
 from alpaviz.runtime.chunk_runner import find_aval
@@ -24,6 +25,7 @@ from alpaviz.runtime.ray_session import RaySession, choose_options
 from alpaviz.runtime.ray_worker import HostWorker, StepOrder, StepReport
 from alpaviz.runtime.recipes import pickle_recipe
 from alpaviz.runtime.remote_values import RemoteStore, RemoteValue, StoreKey
+from alpaviz.runtime.stacked import StackedArray, join_lanes, split_lanes
 
 DRAIN_S = 3.0
 """How long the other workers get to stop after one has failed."""
@@ -180,7 +182,9 @@ class RayExecutable(Executable):
 
     def place(self, state: Any) -> Any:
         self._refuse_if_unusable()
-        leaves, structure = jax.tree.flatten(state)
+        leaves, structure = jax.tree.flatten(mark_non_arrays(state))
+        counts = self.program.input_lanes[: len(leaves)]
+        leaves = split_lanes(leaves, counts)
         values = self.program.inputs[: len(leaves)]
         arrays = {v: to_portable(leaf, self.program.values[v].dtype) for leaf, v in zip(leaves, values, strict=True)}
         self._step += 1
@@ -190,10 +194,11 @@ class RayExecutable(Executable):
             self._store.hold((self._step, v), self.program.values[v].shape, self.program.values[v].dtype)
             for v in values
         ]
-        return jax.tree.unflatten(structure, handles)
+        return restore_non_arrays(jax.tree.unflatten(structure, join_lanes(handles, counts)))
 
     def fetch(self, tree: Any) -> Any:
-        handles = {leaf.key: leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, RemoteValue)}
+        lanes = [lane for leaf in jax.tree.leaves(tree) for lane in getattr(leaf, "lanes", (leaf,))]
+        handles = {lane.key: lane for lane in lanes if isinstance(lane, RemoteValue)}
         found: dict[StoreKey, list[Piece]] = {key: [] for key in handles}
         if any(handle.owner is not self._store for handle in handles.values()):
             raise LaunchError("An array is on the workers of another executable: fetch it with that one.")
@@ -204,8 +209,10 @@ class RayExecutable(Executable):
                     found[key].extend(pieces)
 
         def read(leaf: Any) -> Any:
+            if isinstance(leaf, StackedArray):
+                return np.stack([read(lane) for lane in leaf.lanes])
             if not isinstance(leaf, RemoteValue):
-                return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+                return leaf if isinstance(leaf, jax.Array) or is_non_array(leaf) else np.asarray(leaf)
             if not found[leaf.key]:
                 raise LaunchError(f"{leaf} is no longer there: it was donated to a step.")
             return from_portable(join_pieces(find_aval(self.program, leaf.key[1]), found[leaf.key]))
