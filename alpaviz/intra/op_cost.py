@@ -148,8 +148,30 @@ class MeshCosts:
             split = 1
             for axis in strategy.split_axes:
                 split *= self.axis_sizes[axis]
-            compute = price_compute(op.flops / split, moved, dtype, self.mesh.device_type, op_class)
-        return OpCost(compute, self._list_collectives(strategy, sum(results)))
+            flops = self._count_body_flops(op.rule, strategy) if op.rule.body else op.flops / split
+            compute = price_compute(flops, moved, dtype, self.mesh.device_type, op_class)
+        return OpCost(
+            compute, self._list_collectives(strategy, sum(results)) + self._list_body_collectives(op.rule, strategy)
+        )
+
+    def _count_shards(self, strategy: Strategy, factors: Sequence[int]) -> int:
+        return count_shards(tuple(strategy.factor_axes[f] for f in factors), self.axis_sizes)
+
+    def _count_body_flops(self, rule: ShardingRule, strategy: Strategy) -> float:
+        return sum(part.times * part.flops / self._count_shards(strategy, part.split) for part in rule.body)
+
+    def _list_body_collectives(self, rule: ShardingRule, strategy: Strategy) -> tuple[PlannedCollective, ...]:
+        """Those inside a loop, with the bytes of all iterations."""
+        found = []
+        for part in rule.body:
+            if not part.times:
+                continue
+            axes = tuple(axis for f in part.summed for axis in strategy.factor_axes[f])
+            if axes:
+                size = part.num_bytes / self._count_shards(strategy, part.result)
+                time = price_collective("all-reduce", size, self.mesh, axes)
+                found.append(PlannedCollective("all-reduce", axes, size * part.times, time * part.times))
+        return tuple(found)
 
     def _list_collectives(self, strategy: Strategy, result_bytes: float) -> tuple[PlannedCollective, ...]:
         found: list[PlannedCollective] = []

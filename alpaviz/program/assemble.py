@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from alpaviz.errors import ShardingRuleError
 from alpaviz.program import jax_internals as internals
 from alpaviz.program.flops import count_flops
@@ -17,7 +15,7 @@ from alpaviz.program.placement import PlacedEquation, PlacedStep
 from alpaviz.program.program import Accumulation, Op, Program, Role, Value, ValueKind
 from alpaviz.program.roles import MarkedStep
 from alpaviz.program.rule import ShardingRule
-from alpaviz.program.rules import OpSignature, make_rule
+from alpaviz.program.rules import make_rule, sign_equation
 
 
 def assemble_program(
@@ -99,15 +97,9 @@ def _make_ops(ordered: Sequence[PlacedEquation], table: _ValueTable) -> list[Op]
             None if internals.is_dropped(v) else table.add(v, ValueKind.INTERMEDIATE, name if i == 0 else f"{name}#{i}")
             for i, v in enumerate(eqn.outvars)
         )
-        signature = OpSignature(
-            eqn.primitive.name,
-            tuple(tuple(np.shape(v.val) if isinstance(v, internals.Literal) else v.aval.shape) for v in eqn.invars),
-            tuple(tuple(v.aval.shape) for v in eqn.outvars),
-            eqn.params,
-        )
         source = internals.read_source_line(eqn)
         try:
-            made = make_rule(signature)
+            made = make_rule(sign_equation(eqn))
             rule = interned.setdefault(made, made)
         except ShardingRuleError as error:
             raise ShardingRuleError(f"{source or name}: {error}") from None

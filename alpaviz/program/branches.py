@@ -1,9 +1,9 @@
 """Branches: `lax.cond` and `lax.switch` become the ops of all their branches and a choice between the results.
 
-In: a closed jaxpr without nested calls. Out: one without `cond` equations, but for those whose branches hold a `while`
-loop (which may not end where it is not meant to run) or have effects. An op that is the whole of a branch could be
-neither split nor placed: an update that is skipped when gradients are not finite would gather every stage's
-parameters on one. A launched step computes all branches, as `jax.vmap` of a conditional does.
+In: a closed jaxpr without nested calls. Out: one without `cond` equations, but for those whose branches hold products,
+a `while` loop (which may not end where it is not meant to run) or effects: these are planned as one op. An op that is
+the whole of a branch could not be placed: an update that is skipped when gradients are not finite would gather every
+stage's parameters on one. A launched step computes all branches, as `jax.vmap` of a conditional does.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def select_branches(closed: Any) -> Any:
 
 
 def _can_select(eqn: Any) -> bool:
-    return eqn.primitive.name == "cond" and not eqn.effects and not any(map(_has_loop, eqn.params["branches"]))
+    return eqn.primitive.name == "cond" and not eqn.effects and not any(map(_has_heavy_op, eqn.params["branches"]))
 
 
-def _has_loop(closed: Any) -> bool:
+def _has_heavy_op(closed: Any) -> bool:
     for eqn in closed.jaxpr.eqns:
-        if eqn.primitive.name == "while":
+        if eqn.primitive.name in ("while", "dot_general", "conv_general_dilated"):
             return True
-        if any(_has_loop(body) for body in internals.list_bodies(eqn)):
+        if any(_has_heavy_op(body) for body in internals.list_bodies(eqn)):
             return True
     return False
 

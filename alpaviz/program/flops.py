@@ -12,6 +12,12 @@ _FREE = frozenset(
         "dynamic_update_slice", "bitcast_convert_type", "expand_dims", "split",
     }
 )  # fmt: skip
+_CALLS = frozenset(
+    {
+        "jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+        "remat2", "checkpoint", "remat",
+    }
+)  # fmt: skip
 
 
 def count_flops(eqn: Any) -> float:
@@ -27,6 +33,12 @@ def count_flops(eqn: Any) -> float:
         return 2.0 * float(math.prod(eqn.outvars[0].aval.shape) * math.prod(kernel) / max(1, out_feature))
     if name == "scan":
         return float(eqn.params["length"]) * _count_body(eqn.params["jaxpr"])
+    if name == "while":
+        return _count_body(eqn.params["body_jaxpr"]) + _count_body(eqn.params["cond_jaxpr"])
+    if name == "cond":
+        return max(map(_count_body, eqn.params["branches"]))
+    if name in _CALLS:
+        return sum(_count_body(eqn.params[key]) for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in eqn.params)
     if name in _FREE:
         return 0.0
     if name.startswith("reduce_"):
@@ -37,4 +49,4 @@ def count_flops(eqn: Any) -> float:
 
 
 def _count_body(closed: Any) -> float:
-    return sum(count_flops(eqn) for eqn in closed.jaxpr.eqns)
+    return sum(count_flops(eqn) for eqn in getattr(closed, "jaxpr", closed).eqns)

@@ -41,16 +41,39 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
+class BodyWork:
+    """What ops inside a loop's body do, by the positions of the factors that the loop's rule knows.
+
+    Attributes:
+        times: how often the body runs.
+        flops: of one run.
+        split: factors that divide these FLOPs.
+        summed: factors over which partial results are summed by an all-reduce in each run.
+        num_bytes: of the array that is summed, whole.
+        result: factors that divide that array.
+    """
+
+    times: float
+    flops: float
+    split: tuple[int, ...]
+    summed: tuple[int, ...]
+    num_bytes: float
+    result: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ShardingRule:
     """Factors of one op, and for each dimension of each operand and result the factors that it is made of.
 
     `operands[i][d]` are positions in `factors`. `is_opaque` marks the safe rule of an op that has no rule of its own.
+    `body` is what a loop or branch does inside; empty for other ops.
     """
 
     factors: tuple[Factor, ...]
     operands: tuple[tuple[DimFactors, ...], ...]
     results: tuple[tuple[DimFactors, ...], ...]
     is_opaque: bool = False
+    body: tuple[BodyWork, ...] = ()
 
     def __str__(self) -> str:
         return (

@@ -3,18 +3,20 @@
 Each module registers a family of primitives; importing the package registers them all.
 """
 
-from alpaviz.program.rules import contraction, elementwise, indexing, reduction, shape, window
+from alpaviz.program.rules import contraction, control, elementwise, indexing, reduction, shape, window
 from alpaviz.program.rules.registry import (
     OpSignature,
     list_primitives,
     make_rule,
     register_rule,
     register_sharding_rule,
+    sign_equation,
 )
 
 __all__ = [
     "OpSignature",
     "contraction",
+    "control",
     "elementwise",
     "indexing",
     "list_primitives",
@@ -23,5 +25,6 @@ __all__ = [
     "register_rule",
     "register_sharding_rule",
     "shape",
+    "sign_equation",
     "window",
 ]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from alpaviz.errors import ShardingRuleError
 from alpaviz.program.rule import RuleBuilder, ShardingRule, parse_rule
 
@@ -20,6 +22,16 @@ class OpSignature:
     operand_shapes: tuple[Shape, ...]
     result_shapes: tuple[Shape, ...]
     params: Mapping[str, Any]
+
+
+def sign_equation(eqn: Any) -> OpSignature:
+    """The signature of a jaxpr's equation."""
+    return OpSignature(
+        eqn.primitive.name,
+        tuple(tuple(np.shape(v.val) if hasattr(v, "val") else v.aval.shape) for v in eqn.invars),
+        tuple(tuple(v.aval.shape) for v in eqn.outvars),
+        eqn.params,
+    )
 
 
 RuleMaker = Callable[[OpSignature], ShardingRule]
