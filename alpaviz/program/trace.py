@@ -15,8 +15,8 @@ from alpaviz.program import jax_internals as internals
 from alpaviz.program.assemble import assemble_program
 from alpaviz.program.branches import select_branches
 from alpaviz.program.flatten import inline_calls
-from alpaviz.program.leaves import have_equal_structures, is_number, mark_non_arrays, restore_non_arrays
 from alpaviz.program.layer_scans import UnstackedStep, unstack_layers
+from alpaviz.program.leaves import have_equal_structures, is_number, mark_non_arrays, restore_non_arrays
 from alpaviz.program.placement import place_in_layers
 from alpaviz.program.program import Program
 from alpaviz.program.roles import mark_roles
