@@ -153,6 +153,15 @@ def list_bodies(eqn: Any) -> list[Any]:
     return found
 
 
+def count_scan_parts(params: Any) -> tuple[int, int]:
+    """(constants, carries) among the operands of a `scan`."""
+    if "num_consts" in params:
+        return int(params["num_consts"]), int(params["num_carry"])
+    # jax 0.12 keeps the structure of the operands instead: one entry each for constants, carry and inputs.
+    consts, carry, *_ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
 def trace_flat(function: Callable[..., Any], avals: Sequence[Any]) -> Any:
     """`jax.make_jaxpr` of a function of flat arguments."""
     return jax.make_jaxpr(function)(*avals)

@@ -107,11 +107,11 @@ def _spread_stacks(eqn: Any, roots: dict[Any, set[Any]], laned: dict[Any, int], 
                     stacked[root] = laned[root] = length
 
     if eqn.primitive.name == "scan":
-        length, first = eqn.params["length"], eqn.params["num_consts"] + eqn.params["num_carry"]
-        over = [v for v in eqn.invars[first:] if not isinstance(v, internals.Literal)]
+        length, (num_consts, num_carry) = eqn.params["length"], internals.count_scan_parts(eqn.params)
+        over = [v for v in eqn.invars[num_consts + num_carry :] if not isinstance(v, internals.Literal)]
         if _is_short_enough(eqn) and any(v in laned or roots.get(v) for v in over):
             claim(over, length)
-            laned.update(dict.fromkeys(eqn.outvars[eqn.params["num_carry"] :], length))
+            laned.update(dict.fromkeys(eqn.outvars[num_carry:], length))
         return
     lengths = {laned[v] for v in inputs if v in laned}
     rule = _find_rule(eqn, lengths)
@@ -157,7 +157,7 @@ class _Writer:
         """Append what `eqn` is on the new variables."""
         inputs = [v if isinstance(v, internals.Literal) else self.env[v] for v in eqn.invars]
         if eqn.primitive.name == "scan":
-            over = inputs[eqn.params["num_consts"] + eqn.params["num_carry"] :]
+            over = inputs[sum(internals.count_scan_parts(eqn.params)) :]
             if _is_short_enough(eqn) and any(isinstance(v, list) for v in over):
                 self._write_scan(eqn, inputs)
                 return
@@ -269,7 +269,7 @@ class _Writer:
     def _write_scan(self, eqn: Any, inputs: Sequence[Any]) -> None:
         """The body once per layer, in the scan's order; what it stacks stays taken apart."""
         params = eqn.params
-        num_consts, num_carry, length = params["num_consts"], params["num_carry"], params["length"]
+        (num_consts, num_carry), length = internals.count_scan_parts(params), params["length"]
         body = inline_calls(params["jaxpr"])
         constvars = [internals.make_variable(v.aval) for v in body.jaxpr.constvars]
         self.constvars += constvars

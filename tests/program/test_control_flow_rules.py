@@ -17,6 +17,7 @@ import alpaviz
 from alpaviz.planner import Planner
 from alpaviz.program import trace_program
 from alpaviz.program.flatten import inline_calls
+from alpaviz.program.jax_internals import count_scan_parts
 from alpaviz.program.rule import ShardingRule
 from alpaviz.program.rules import make_rule, sign_equation
 from alpaviz.program.strategy import Strategy, enumerate_strategies
@@ -172,7 +173,7 @@ def test_the_carry_of_a_loop_has_one_layout_at_both_ends() -> None:
         for eqn, _ in list_loops(case):
             rule = make_rule(sign_equation(eqn))
             if case.primitive == "scan":
-                first, count = eqn.params["num_consts"], eqn.params["num_carry"]
+                first, count = count_scan_parts(eqn.params)
                 assert rule.operands[first : first + count] == rule.results[:count]
 
 

@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 def make_scan_rule(signature: OpSignature) -> ShardingRule:
     """Constants and carry as in the body; what is scanned over or stacked has a first dimension that stays whole."""
     params = signature.params
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    num_consts, num_carry = internals.count_scan_parts(params)
     analysis = _Analysis()
     body = analysis.add_body(params["jaxpr"], float(params["length"]))
     carry_in, carry_out = body.invars[num_consts : num_consts + num_carry], body.outvars[:num_carry]
