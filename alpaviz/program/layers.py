@@ -22,6 +22,10 @@ _HEAVY_SHARE = 1e-2
 """A group with less than this share of the largest group's FLOP is light."""
 
 
+_FEWEST_MODULES = 5
+_MODULE_SHARE = 0.6
+
+
 @dataclass(frozen=True, slots=True)
 class FlowValue:
     """A value made by one group and read by later ones; `num_bytes` is its whole size."""
@@ -33,11 +37,13 @@ class FlowValue:
 
 @dataclass(frozen=True, slots=True)
 class ForwardGroups:
-    """The forward pass: per group its FLOP and a signature (equal for structurally equal groups)."""
+    """The forward pass: per group its FLOP, a signature (equal for structurally equal groups) and the scopes of the
+    module that it belongs to (`("decoder", "block_3", "mlp")`)."""
 
     flops: tuple[float, ...]
     signatures: tuple[str, ...]
     values: tuple[FlowValue, ...]
+    scopes: tuple[tuple[str, ...], ...] = ()
 
 
 def cluster_layers(groups: ForwardGroups, num_layers: int | None = None) -> list[int]:
@@ -60,7 +66,7 @@ def cluster_layers(groups: ForwardGroups, num_layers: int | None = None) -> list
             )
         cuts = problem.cut(num_layers) or problem.cut(num_layers, imbalance=float("inf"))
     else:
-        cuts = _choose_cuts(problem)
+        cuts = _choose_cuts(problem, find_module_starts(groups, segment_of_group) or _find_block_starts(problem))
     layer_of_segment = np.zeros(num_segments, dtype=int)
     for cut in cuts or []:
         layer_of_segment[cut:] += 1
@@ -161,9 +167,8 @@ class _SegmentProblem:
         return cuts[::-1]
 
 
-def _choose_cuts(problem: _SegmentProblem) -> list[int] | None:
+def _choose_cuts(problem: _SegmentProblem, starts: Sequence[int] | None) -> list[int] | None:
     """Fewest distinct layers for their number, then the best balance. Repeated blocks of a model are not cut."""
-    starts = _find_block_starts(problem)
     most = len(starts) + 1 if starts else len(problem.flops) // 3
     best: tuple[tuple[float, float, int], list[int]] | None = None
     for num_layers in range(1, min(MAX_AUTOMATIC_LAYERS, max(1, most)) + 1):
@@ -181,6 +186,35 @@ def _choose_cuts(problem: _SegmentProblem) -> list[int] | None:
         if best is None or score < best[0]:
             best = (score, cuts)
     return None if best is None else best[1]
+
+
+def find_module_starts(groups: ForwardGroups, segment_of_group: Sequence[int]) -> list[int] | None:
+    """First segments of a model's numbered modules (`block_0`, `block_1`, ...), and of what follows a row of them.
+
+    A module is numbered by the outermost scope that ends in a number; where that makes fewer than `_FEWEST_MODULES`
+    (the stages of a ResNet), by the two outermost. None where such modules hold too little of the work.
+    """
+    for depth in (1, 2):
+        modules = [_name_module(scopes, depth) for scopes in groups.scopes]
+        if len(set(modules) - {""}) < _FEWEST_MODULES:
+            continue
+        held = sum(flops for flops, module in zip(groups.flops, modules, strict=True) if module)
+        if held < _MODULE_SHARE * sum(groups.flops):
+            return None
+        starts, current = [], None
+        for position, flops in enumerate(groups.flops):
+            is_heavy = flops > 0 and flops >= _HEAVY_SHARE * max(groups.flops)
+            if is_heavy and modules[position] != current:
+                starts.append(segment_of_group[position])
+                current = modules[position]
+        return sorted({s for s in starts if s > 0}) or None
+    return None
+
+
+def _name_module(scopes: Sequence[str], depth: int) -> str:
+    """The path to the `depth`-th scope that ends in a number, or to the last one that does; "" where none does."""
+    numbered = [i for i, scope in enumerate(scopes) if scope[-1:].isdigit()][:depth]
+    return "/".join(scopes[: numbered[-1] + 1]) if numbered else ""
 
 
 def _find_block_starts(problem: _SegmentProblem) -> list[int] | None:

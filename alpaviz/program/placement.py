@@ -108,6 +108,7 @@ def _describe_forward(working: Sequence[MarkedEquation], groups: Sequence[int]) 
     index = {g: i for i, g in enumerate(groups)}
     flops = [0.0] * len(groups)
     signatures = [""] * len(groups)
+    scopes: list[tuple[str, ...]] = [()] * len(groups)
     producer: dict[Any, int] = {}
     readers: dict[Any, list[int]] = defaultdict(list)
     size: dict[Any, float] = {}
@@ -116,6 +117,7 @@ def _describe_forward(working: Sequence[MarkedEquation], groups: Sequence[int]) 
             continue
         group = index[marked.group]
         flops[group] += count_flops(marked.eqn)
+        scopes[group] = max(scopes[group], marked.scopes, key=len)
         signatures[group] += f"{marked.eqn.primitive.name}{[v.aval.str_short() for v in marked.eqn.outvars]}"
         for v in _inputs(marked.eqn):
             if v in producer:
@@ -126,7 +128,7 @@ def _describe_forward(working: Sequence[MarkedEquation], groups: Sequence[int]) 
     values = tuple(
         FlowValue(producer[v], tuple(g for g in read if g != producer[v]), size[v]) for v, read in readers.items()
     )
-    return ForwardGroups(tuple(flops), tuple(signatures), values)
+    return ForwardGroups(tuple(flops), tuple(signatures), values, tuple(scopes))
 
 
 def _fill_by_consumers(working: Sequence[MarkedEquation], layers: dict[int, int]) -> None:
