@@ -48,6 +48,7 @@ CASES = [
     Case("dot_general", lambda a, b: jax.lax.dot_general(a, b, (((2,), (1,)), ((0,), (0,)))), ((4, 8, 2), (4, 2, 8))),
     Case("dot_general", lambda a, b: jax.lax.dot_general(a, b, (((0, 2), (1, 0)), ((), ()))), ((4, 8, 2), (2, 4, 8))),
     Case("dot_general", lambda a, b: jnp.einsum("abqd,abkd->abqk", a, b), ((4, 2, 8, 2), (4, 2, 4, 2))),
+    Case("psum", jax.vmap(lambda x: jax.lax.psum(x, "rows"), axis_name="rows", out_axes=None), ((8, 4),)),
     Case("reduce_sum", lambda a: a.sum(0), ((8, 4),)),
     Case("reduce_sum", lambda a: a.sum((0, 2)), ((8, 4, 2),)),
     Case("reduce_max", lambda a: a.max(-1), ((8, 4),)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alpaviz.program.rule import FactorKind, RuleBuilder, ShardingRule
-from alpaviz.program.rules.registry import OpSignature, register_rule
+from alpaviz.program.rules.registry import OpSignature, make_opaque_rule, register_rule
 
 
 @register_rule(
@@ -17,6 +17,20 @@ def make_reduction_rule(signature: OpSignature) -> ShardingRule:
     shape = signature.operand_shapes[0]
     factors = [builder.add(size, kind if d in axes else FactorKind.PARALLEL) for d, size in enumerate(shape)]
     return builder.finish([factors], [[f for d, f in enumerate(factors) if d not in axes]])
+
+
+@register_rule("psum", "pmax", "pmin")
+def make_positional_psum_rule(signature: OpSignature) -> ShardingRule:
+    """`lax.psum` over an axis that `jax.vmap` names: each operand is reduced over the dimensions in `axes`."""
+    axes = signature.params["axes"]
+    if not all(isinstance(axis, int) for axis in axes) or signature.params.get("axis_index_groups") is not None:
+        return make_opaque_rule(signature)
+    builder = RuleBuilder()
+    operands = [
+        [builder.add(size, FactorKind.REDUCTION if d in axes else FactorKind.PARALLEL) for d, size in enumerate(shape)]
+        for shape in signature.operand_shapes
+    ]
+    return builder.finish(operands, [[f for d, f in enumerate(factors) if d not in axes] for factors in operands])
 
 
 @register_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort", "top_k", "rev")
