@@ -81,7 +81,7 @@ def assert_close(got: Any, expected: Any, rtol: float = 1e-4, atol: float = 1e-6
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(expected), strict=True):
         name = jax.tree_util.keystr(path)
-        if callable(b) or isinstance(b, str):
+        if callable(b) or isinstance(b, (str, np.dtype)):
             assert a == b, name
             continue
         if jnp.issubdtype(getattr(b, "dtype", None), jax.dtypes.prng_key):

@@ -1,0 +1,361 @@
+"""Kinds of training steps that people write, each planned and launched with the single-device result."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import alpaviz
+from tests.program.planned_steps import (
+    apply_network,
+    assert_launched_like_jax,
+    init_network,
+    make_rows,
+    network_loss,
+)
+
+both_stages = pytest.mark.parametrize("stages", [1, 2])
+
+
+def descend(params: Any, grads: Any) -> Any:
+    """Gradient descent."""
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+
+def run_one_by_one(step: Any, microbatches: int = 2) -> Any:
+    """A reference for steps that differ by microbatch: each starts from the same state, floating results are averaged,
+    others are the last's. Right only for steps that are linear in the gradient.
+    """
+
+    def run(state: Any, *batch: Any) -> Any:
+        parts = [jax.tree.map(lambda a, i=i: jnp.split(a, microbatches)[i], batch) for i in range(microbatches)]
+        found = [step(state, *part) for part in parts]
+        return jax.tree.map(lambda *a: sum(a) / len(a) if jnp.issubdtype(a[0].dtype, jnp.floating) else a[-1], *found)
+
+    return run
+
+
+def drop(key: Any, x: Any) -> Any:
+    """Dropout with a mask per element."""
+    return jnp.where(jax.random.bernoulli(key, 0.8, x.shape), x / 0.8, 0)
+
+
+def dropout_loss(params: Any, key: Any, x: Any, y: Any) -> Any:
+    """The network with dropout after each layer."""
+    for i, p in enumerate(params.values()):
+        x = drop(jax.random.fold_in(key, i), jnp.tanh(x @ p["w"] + p["b"]))
+    return jnp.mean((x - y) ** 2)
+
+
+# Random numbers
+
+
+@both_stages
+@pytest.mark.parametrize("make_key", [jax.random.PRNGKey, jax.random.key], ids=["raw", "typed"])
+def test_a_dropout_key_in_the_state_gives_each_microbatch_the_same_numbers(make_key: Any, stages: int) -> None:
+    def step(state: Any, x: Any, y: Any) -> Any:
+        key, use = jax.random.split(state["key"])
+        loss, grads = alpaviz.value_and_grad(dropout_loss)(state["params"], use, x, y)
+        return {"params": descend(state["params"], grads), "key": key}, loss
+
+    state = {"params": init_network(), "key": make_key(5)}
+    assert_launched_like_jax(step, state, *make_rows(), stages=stages, reference=run_one_by_one(step))
+
+
+@both_stages
+@pytest.mark.parametrize("make_key", [jax.random.PRNGKey, jax.random.key], ids=["raw", "typed"])
+def test_a_key_per_row_of_the_batch_gives_the_single_device_result(make_key: Any, stages: int) -> None:
+    def loss_fn(params: Any, keys: Any, x: Any, y: Any) -> Any:
+        for i, p in enumerate(params.values()):
+            x = jax.vmap(drop)(jax.vmap(jax.random.fold_in, (0, None))(keys, i), jnp.tanh(x @ p["w"] + p["b"]))
+        return jnp.mean((x - y) ** 2)
+
+    def step(params: Any, keys: Any, x: Any, y: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(loss_fn)(params, keys, x, y)
+        return descend(params, grads), loss
+
+    keys = jax.vmap(make_key)(jnp.arange(8))
+    assert_launched_like_jax(step, init_network(), keys, *make_rows(), stages=stages)
+
+
+@both_stages
+@pytest.mark.parametrize("make_key", [jax.random.PRNGKey, jax.random.key], ids=["raw", "typed"])
+def test_a_key_that_is_not_sliced_is_given_whole_to_each_microbatch(make_key: Any, stages: int) -> None:
+    def step(params: Any, key: Any, x: Any, y: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(dropout_loss)(params, key, x, y)
+        return descend(params, grads), loss
+
+    def reference(params: Any, key: Any, x: Any, y: Any) -> Any:
+        return run_one_by_one(lambda params, x, y: step(params, key, x, y))(params, x, y)
+
+    assert_launched_like_jax(
+        step, init_network(), make_key(5), *make_rows(), stages=stages, reference=reference, batch_axes=(-1, 0, 0)
+    )
+
+
+# State beside parameters
+
+
+@both_stages
+def test_statistics_of_batchnorm_are_averaged_over_microbatches(stages: int) -> None:
+    def loss_fn(params: Any, statistics: Any, x: Any, y: Any) -> Any:
+        found = {}
+        for name, p in params.items():
+            x = jnp.tanh(x @ p["w"] + p["b"])
+            mean, variance = x.mean(0), x.var(0)
+            x = (x - mean) * jax.lax.rsqrt(variance + 1e-2)
+            old = statistics[name]
+            found[name] = {"mean": 0.9 * old["mean"] + 0.1 * mean, "var": 0.9 * old["var"] + 0.1 * variance}
+        return jnp.mean((x - y) ** 2), found
+
+    def step(state: Any, x: Any, y: Any) -> Any:
+        grad_fn = alpaviz.value_and_grad(loss_fn, has_aux=True)
+        (loss, statistics), grads = grad_fn(state["params"], state["statistics"], x, y)
+        return {"params": descend(state["params"], grads), "statistics": statistics}, loss
+
+    params = init_network()
+    statistics = {name: {"mean": jnp.zeros(16), "var": jnp.ones(16)} for name in params}
+    state = {"params": params, "statistics": statistics}
+    assert_launched_like_jax(step, state, *make_rows(), stages=stages, reference=run_one_by_one(step), rtol=1e-3)
+
+
+# Losses and metrics
+
+
+@both_stages
+def test_auxiliary_losses_and_metrics_give_the_single_device_result(stages: int) -> None:
+    def loss_fn(params: Any, x: Any, y: Any) -> Any:
+        outputs = []
+        for p in params.values():
+            x = jnp.tanh(x @ p["w"] + p["b"])
+            outputs.append(x)
+        main = jnp.mean((x - y) ** 2)
+        activity = sum(jnp.mean(jnp.abs(out)) for out in outputs)
+        decay = sum(jnp.sum(p["w"] ** 2) for p in params.values())
+        metrics = {"main": main, "activity": activity, "decay": decay, "first": outputs[0].mean(), "rows": x.shape[0]}
+        return main + 0.1 * activity + 1e-3 * decay, metrics
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        (loss, metrics), grads = alpaviz.value_and_grad(loss_fn, has_aux=True)(params, x, y)
+        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+        del metrics["rows"]
+        return descend(params, grads), {"loss": loss, "norm": norm, **metrics}
+
+    assert_launched_like_jax(step, init_network(), *make_rows(), stages=stages)
+
+
+@both_stages
+def test_several_losses_one_after_another_give_the_single_device_result(stages: int) -> None:
+    def second_loss(params: Any, x: Any) -> Any:
+        return jnp.mean(apply_network(params, x) ** 2)
+
+    def step(state: Any, x: Any, y: Any) -> Any:
+        a, ga = alpaviz.value_and_grad(network_loss)(state["a"], x, y)
+        b, gb = alpaviz.value_and_grad(second_loss)(state["b"], x)
+        return {"a": descend(state["a"], ga), "b": descend(state["b"], gb)}, {"a": a, "b": b}
+
+    state = {"a": init_network(), "b": init_network(seed=1)}
+    assert_launched_like_jax(step, state, *make_rows(), stages=stages)
+
+
+@both_stages
+def test_two_losses_of_the_same_parameters_give_the_single_device_result(stages: int) -> None:
+    def step(params: Any, x: Any, y: Any) -> Any:
+        a, ga = alpaviz.value_and_grad(network_loss)(params, x, y)
+        b, gb = alpaviz.value_and_grad(network_loss)(params, y, x)
+        return descend(params, jax.tree.map(lambda g, h: g + 0.5 * h, ga, gb)), (a, b)
+
+    assert_launched_like_jax(step, init_network(), *make_rows(), stages=stages)
+
+
+# Parameters in unusual places
+
+
+@both_stages
+def test_parameters_frozen_by_stop_gradient_give_the_single_device_result(stages: int) -> None:
+    def loss_fn(params: Any, x: Any, y: Any) -> Any:
+        frozen = {name: jax.lax.stop_gradient(p) if name == "layer_1" else p for name, p in params.items()}
+        return network_loss(frozen, x, y)
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(loss_fn)(params, x, y)
+        return descend(params, grads), loss
+
+    assert_launched_like_jax(step, init_network(), *make_rows(), stages=stages)
+
+
+@both_stages
+@pytest.mark.parametrize("trained", ["first", "last"])
+def test_training_a_subset_of_the_arguments_gives_the_single_device_result(trained: str, stages: int) -> None:
+    def loss_fn(head: Any, body: Any, x: Any, y: Any) -> Any:
+        parts = {**head, **body} if trained == "first" else {**body, **head}
+        return network_loss(parts, x, y)
+
+    def step(state: Any, x: Any, y: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(loss_fn, argnums=0)(state["trained"], state["frozen"], x, y)
+        return {"trained": descend(state["trained"], grads), "frozen": state["frozen"]}, loss
+
+    params = init_network()
+    names = list(params)
+    chosen = names[:2] if trained == "first" else names[2:]
+    state = {
+        "trained": {name: params[name] for name in chosen},
+        "frozen": {name: params[name] for name in names if name not in chosen},
+    }
+    assert_launched_like_jax(step, state, *make_rows(), stages=stages)
+
+
+@both_stages
+def test_two_differentiated_arguments_give_the_single_device_result(stages: int) -> None:
+    def loss_fn(x: Any, body: Any, y: Any, head: Any) -> Any:
+        return network_loss({**body, **head}, x, y)
+
+    def step(state: Any, x: Any, y: Any) -> Any:
+        loss, (body, head) = alpaviz.value_and_grad(loss_fn, argnums=(1, 3))(x, state["body"], y, state["head"])
+        return {"body": descend(state["body"], body), "head": descend(state["head"], head)}, loss
+
+    params = init_network()
+    state = {"body": {k: params[k] for k in list(params)[:2]}, "head": {k: params[k] for k in list(params)[2:]}}
+    assert_launched_like_jax(step, state, *make_rows(), stages=stages)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_an_embedding_tied_to_the_last_layer_gives_the_single_device_result(stages: int) -> None:
+    def loss_fn(params: Any, ids: Any) -> Any:
+        x = apply_network(params["body"], params["table"][ids[:, :-1]])
+        logits = x @ params["table"].T
+        chosen = jnp.take_along_axis(logits, ids[:, 1:, None], -1)[..., 0]
+        return jnp.mean(jax.nn.logsumexp(logits, -1) - chosen)
+
+    def step(params: Any, ids: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(loss_fn)(params, ids)
+        return descend(params, grads), loss
+
+    params = {"table": jax.random.normal(jax.random.key(4), (32, 16)), "body": init_network()}
+    ids = np.asarray(jax.random.randint(jax.random.key(5), (8, 9), 0, 32))
+    assert_launched_like_jax(step, params, ids, stages=stages, num_layers=max(stages, 2))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_a_u_net_whose_skips_pass_over_stages_gives_the_single_device_result(stages: int) -> None:
+    def convolve(x: Any, w: Any, stride: int = 1) -> Any:
+        return jax.nn.relu(
+            jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        )
+
+    def enlarge(x: Any) -> Any:
+        return jnp.repeat(jnp.repeat(x, 2, 1), 2, 2)
+
+    def loss_fn(params: Any, x: Any, y: Any) -> Any:
+        one = convolve(x, params["down1"])
+        two = convolve(one, params["down2"], 2)
+        three = convolve(two, params["middle"], 2)
+        up = convolve(jnp.concatenate([enlarge(three), two], -1), params["up2"])
+        up = convolve(jnp.concatenate([enlarge(up), one], -1), params["up1"])
+        return jnp.mean((up - y) ** 2)
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(loss_fn)(params, x, y)
+        return descend(params, grads), loss
+
+    channels = {"down1": (4, 4), "down2": (4, 4), "middle": (4, 4), "up2": (8, 4), "up1": (8, 4)}
+    keys = jax.random.split(jax.random.key(0), 5)
+    params = {n: 0.3 * jax.random.normal(k, (3, 3, *c)) for k, (n, c) in zip(keys, channels.items(), strict=True)}
+    x, y = (np.asarray(jax.random.normal(jax.random.key(i), (4, 8, 8, 4))) for i in (7, 8))
+    assert_launched_like_jax(step, params, x, y, stages=stages, num_layers=max(stages, 2))
+
+
+@both_stages
+def test_an_encoder_and_a_decoder_with_cross_attention_give_the_single_device_result(stages: int) -> None:
+    def attend(p: Any, x: Any, memory: Any) -> Any:
+        q, k, v = x @ p["q"], memory @ p["k"], memory @ p["v"]
+        return x + jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", q, k) / 4, -1) @ v @ p["o"]
+
+    def loss_fn(params: Any, source: Any, target: Any) -> Any:
+        memory = source
+        for p in params["encoder"]:
+            memory = attend(p, memory, memory)
+        x = target[:, :-1]
+        for p in params["decoder"]:
+            x = attend(p["cross"], attend(p["self"], x, x), memory)
+        return jnp.mean((x - target[:, 1:]) ** 2)
+
+    def step(params: Any, source: Any, target: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(loss_fn)(params, source, target)
+        return descend(params, grads), loss
+
+    keys = iter(jax.random.split(jax.random.key(0), 24))
+
+    def make() -> Any:
+        return {name: 0.2 * jax.random.normal(next(keys), (16, 16)) for name in "qkvo"}
+
+    params = {"encoder": [make(), make()], "decoder": [{"self": make(), "cross": make()} for _ in range(2)]}
+    source, target = (np.asarray(jax.random.normal(jax.random.key(i), (8, n, 16))) for i, n in ((7, 6), (8, 5)))
+    assert_launched_like_jax(step, params, source, target, stages=stages)
+
+
+# How the step is called
+
+
+def plain_step(params: Any, x: Any, y: Any) -> Any:
+    """Gradient descent on the small network."""
+    loss, grads = alpaviz.value_and_grad(network_loss)(params, x, y)
+    return descend(params, grads), loss
+
+
+@both_stages
+def test_a_jitted_step_that_donates_its_state_gives_the_single_device_result(stages: int) -> None:
+    donating = functools.partial(jax.jit, donate_argnums=(0,))(plain_step)
+    params = init_network()
+    assert_launched_like_jax(donating, params, *make_rows(), stages=stages, reference=plain_step)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))
+
+
+@both_stages
+def test_a_step_with_static_arguments_bound_gives_the_single_device_result(stages: int) -> None:
+    def step(rate: float, name: str, params: Any, x: Any, y: Any, *, power: int) -> Any:
+        loss, grads = alpaviz.value_and_grad(network_loss)(params, x, y)
+        assert isinstance(rate, float)
+        assert isinstance(power, int)
+        return jax.tree.map(lambda p, g: p - rate**power * g, params, grads), {name: loss}
+
+    bound = functools.partial(step, 0.1, "loss", power=2)
+    assert_launched_like_jax(bound, init_network(), *make_rows(), stages=stages)
+
+
+@both_stages
+def test_leaves_that_are_no_arrays_give_the_single_device_result(stages: int) -> None:
+    def loss_fn(model: Any, x: Any, y: Any) -> Any:
+        for p in model["params"].values():
+            x = model["activation"](x @ p["w"] + p["b"])
+        return jnp.mean((x - y) ** 2)
+
+    def step(state: Any, batch: Any) -> Any:
+        def measure(params: Any) -> Any:
+            return loss_fn({**state["model"], "params": params}, batch["x"], batch["y"])
+
+        loss, grads = alpaviz.value_and_grad(measure)(state["model"]["params"])
+        params = descend(state["model"]["params"], grads)
+        return {**state, "model": {**state["model"], "params": params}}, {state["name"]: loss}
+
+    model = {"params": init_network(), "activation": jax.nn.gelu, "norm": None}
+    state = {"model": model, "name": "mean squared error", "dtype": np.dtype("float32")}
+    x, y = make_rows()
+
+    def reference(state: Any, batch: Any) -> Any:
+        params, metrics = jax.jit(lambda params: _keep_params(step, state, params, batch))(state["model"]["params"])
+        return {**state, "model": {**state["model"], "params": params}}, metrics
+
+    assert_launched_like_jax(
+        step, state, {"x": x, "y": y}, stages=stages, reference=reference, jit=lambda function: function
+    )
+
+
+def _keep_params(step: Any, state: Any, params: Any, batch: Any) -> Any:
+    new, metrics = step({**state, "model": {**state["model"], "params": params}}, batch)
+    return new["model"]["params"], metrics
