@@ -162,6 +162,12 @@ def count_scan_parts(params: Any) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
+def read_static_positions(function: Any) -> tuple[int, ...]:
+    """`static_argnums` of a function under `jax.jit`, to which JAX adds those of `static_argnames`; () for others."""
+    info = getattr(function, "_jit_info", None)
+    return tuple(getattr(info, "static_argnums", None) or ())
+
+
 def trace_flat(function: Callable[..., Any], avals: Sequence[Any]) -> Any:
     """`jax.make_jaxpr` of a function of flat arguments."""
     return jax.make_jaxpr(function)(*avals)

@@ -7,7 +7,7 @@ structure while a step is traced and launched, and given back in the results.
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,15 @@ def mark_non_arrays(tree: Any) -> Any:
     if not any(map(is_non_array, leaves)):
         return tree
     return jax.tree.unflatten(structure, [NonArray(leaf) if is_non_array(leaf) else leaf for leaf in leaves])
+
+
+def mark_arguments(arguments: Sequence[Any], planned: Any) -> tuple[Any, ...]:
+    """The step's arguments with leaves that are no arrays marked; whole arguments where `planned` says so (those that
+    `jax.jit` was told are static).
+    """
+    nodes = [child.node_data() for child in planned.children()]
+    static = [i for i, node in enumerate(nodes) if node is not None and node[0] is NonArray]
+    return tuple(NonArray(a) if i in static else mark_non_arrays(a) for i, a in enumerate(arguments))
 
 
 def restore_non_arrays(tree: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from alpaviz.program.assemble import assemble_program
 from alpaviz.program.branches import select_branches
 from alpaviz.program.flatten import inline_calls
 from alpaviz.program.layer_scans import UnstackedStep, unstack_layers
-from alpaviz.program.leaves import have_equal_structures, is_number, mark_non_arrays, restore_non_arrays
+from alpaviz.program.leaves import NonArray, have_equal_structures, is_number, mark_non_arrays, restore_non_arrays
 from alpaviz.program.placement import place_in_layers
 from alpaviz.program.program import Program
 from alpaviz.program.roles import mark_roles
@@ -84,10 +85,36 @@ def make_recipe(
         )
     if not isinstance(num_microbatches, int) or num_microbatches < 1:
         raise InvalidStepError(f"num_microbatches must be a whole number of at least 1, not {num_microbatches!r}.")
+    _check_call(step, len(batch))
     label = str(name or getattr(step, "__name__", type(step).__name__))
-    return TraceRecipe(
-        step, _abstract(state), tuple(_abstract(b) for b in batch), num_microbatches, num_layers, batch_axes, label
-    )
+    static = internals.read_static_positions(step)
+    arguments = tuple(NonArray(b) if i in static else _abstract(b) for i, b in enumerate(batch, start=1))
+    return TraceRecipe(step, _abstract(state), arguments, num_microbatches, num_layers, batch_axes, label)
+
+
+def _check_call(step: Callable[..., Any], num_batch: int) -> None:
+    """Raise unless `step` can be called with the state and `num_batch` arguments, all by position."""
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):  # some callables do not tell
+        return
+    try:
+        signature.bind(*[None] * (1 + num_batch))
+    except TypeError as error:
+        name = getattr(step, "__name__", "step")
+        by_keyword = [
+            p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty
+        ]
+        advice = "Bind what does not change with functools.partial."
+        if by_keyword:
+            advice = (
+                f"It takes {', '.join(by_keyword)} by keyword only: wrap it, for instance in "
+                f"`lambda state, batch: {name}(**state, batch=batch)` with a dictionary as state."
+            )
+        raise InvalidStepError(
+            f"{name}{signature} cannot be called as step(state, *batch) with {num_batch} batch argument"
+            f"{'' if num_batch == 1 else 's'}: {error}. {advice}"
+        ) from None
 
 
 def retrace(recipe: TraceRecipe) -> Program:

@@ -13,7 +13,7 @@ from alpaviz.program.jax_internals import is_extended
 from alpaviz.program.leaves import (
     describe_difference,
     have_equal_structures,
-    mark_non_arrays,
+    mark_arguments,
     name_argument,
     restore_non_arrays,
 )
@@ -27,7 +27,7 @@ def flatten_arguments(program: Program, arguments: Sequence[Any]) -> list[Any]:
     Raises:
         LaunchError: another structure or another shape than was planned for; the message names the leaf.
     """
-    leaves, structure = jax.tree.flatten(mark_non_arrays(tuple(arguments)))
+    leaves, structure = jax.tree.flatten(mark_arguments(arguments, program.in_tree))
     if not have_equal_structures(structure, program.in_tree):
         difference = describe_difference(program.in_tree, structure)
         what = name_argument(difference) if difference else f"{structure}, not {program.in_tree}"

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import alpaviz
+from alpaviz.errors import InvalidStepError, LaunchError
+from alpaviz.planner import Planner
 from tests.program.planned_steps import (
     apply_network,
     assert_launched_like_jax,
@@ -326,6 +328,39 @@ def test_a_step_with_static_arguments_bound_gives_the_single_device_result(stage
 
     bound = functools.partial(step, 0.1, "loss", power=2)
     assert_launched_like_jax(bound, init_network(), *make_rows(), stages=stages)
+
+
+@both_stages
+def test_static_arguments_of_a_jitted_step_give_the_single_device_result(stages: int) -> None:
+    @functools.partial(jax.jit, static_argnums=(3, 4))
+    def step(params: Any, x: Any, y: Any, power: int, names: tuple[str, ...]) -> Any:
+        assert isinstance(power, int)
+        loss, grads = alpaviz.value_and_grad(network_loss)(params, x, y)
+        return jax.tree.map(lambda p, g: p - 0.1**power * g, params, grads), {name: loss for name in names}
+
+    x, y = make_rows()
+    planner = assert_launched_like_jax(
+        step, init_network(), x, y, 2, ("a", "b"), stages=stages, jit=lambda function: function
+    )
+    with planner.launch() as executable, pytest.raises(LaunchError, match="batch2 was 2 and is 3"):
+        executable(init_network(), x, y, 3, ("a", "b"))
+
+
+def test_a_step_that_takes_its_arguments_by_keyword_is_told_how_to_wrap_itself() -> None:
+    def step(*, params: Any, batch: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(network_loss)(params, *batch)
+        return {"params": descend(params, grads)}, loss
+
+    with pytest.raises(InvalidStepError, match=r"takes params, batch by keyword only: wrap it, .*step\(\*\*state, batch"):
+        Planner(step, {"params": init_network()}, make_rows(), cluster="virtual:4")
+    assert_launched_like_jax(
+        lambda state, batch: step(**state, batch=batch), {"params": init_network()}, make_rows(), stages=2
+    )
+
+
+def test_a_step_with_another_number_of_arguments_is_refused() -> None:
+    with pytest.raises(InvalidStepError, match=r"plain_step\(.*with 1 batch argument: missing a required argument: 'y'"):
+        Planner(plain_step, init_network(), make_rows()[0], cluster="virtual:4")
 
 
 @both_stages
