@@ -1,6 +1,6 @@
 """GPT as a causal language model: pre-LN blocks with biases, learned positions, tied embedding.
 
-Blocks are written out, not scanned, so that a planner sees every layer. Heads are a dimension of their own: scores are
+Blocks are written out or scanned; a planner sees every layer either way. Heads are a dimension of their own: scores are
 (batch, heads, queries, keys), so batch and heads can each be split.
 
 Source: Radford et al. 2019 (GPT-2); Brown et al. 2020 (GPT-3), table 2.1.
@@ -31,6 +31,7 @@ class GPTConfig:
         vocab, seq: tokens in the vocabulary and in a sequence.
         dtype: of parameters and compute: `"float32"`, `"float16"` or `"bfloat16"`. Normalisation and loss are float32.
         remat: recompute each block in the backward pass instead of keeping its activations.
+        scan: blocks are one `lax.scan` over parameters that are stacked along a first dimension: traced much sooner.
 
     float16 is trained without loss scaling, as in Alpa's benchmark: right for planning, not for training to the end.
     """
@@ -42,6 +43,7 @@ class GPTConfig:
     seq: int = 1024
     dtype: str = "float16"
     remat: bool = False
+    scan: bool = False
 
     def __post_init__(self) -> None:
         if self.hidden % self.num_heads:
@@ -61,8 +63,8 @@ def init_gpt(config: GPTConfig, key: jax.Array) -> Params:
         return {"scale": jnp.ones(width, dtype), "bias": jnp.zeros(width, dtype)}
 
     params: Params = {"wte": weight(config.vocab, width), "wpe": weight(config.seq, width), "ln": norm()}
-    for i in range(config.num_layers):
-        params[f"block_{i}"] = {
+    blocks = [
+        {
             "ln_1": norm(),
             "ln_2": norm(),
             "qkv": weight(width, 3, heads, width // heads),
@@ -74,6 +76,12 @@ def init_gpt(config: GPTConfig, key: jax.Array) -> Params:
             "down": weight(4 * width, width, deviation=small),
             "down_bias": jnp.zeros(width, dtype),
         }
+        for _ in range(config.num_layers)
+    ]
+    if config.scan:
+        params["blocks"] = jax.tree.map(lambda *layers: jnp.stack(layers), *blocks)
+    else:
+        params.update({f"block_{i}": block for i, block in enumerate(blocks)})
     return params
 
 
@@ -93,9 +101,13 @@ def gpt_loss(params: Params, batch: dict[str, jax.Array], config: GPTConfig) -> 
     with jax.named_scope("embed"):
         x = params["wte"][batch["tokens"]] + params["wpe"]  # (batch, sequence, hidden)
     block = jax.checkpoint(_apply_block) if config.remat else _apply_block
-    for i in range(config.num_layers):
-        with jax.named_scope(f"block_{i}"):
-            x = block(x, params[f"block_{i}"])
+    if config.scan:
+        with jax.named_scope("blocks"):
+            x, _ = jax.lax.scan(lambda h, layer: (block(h, layer), None), x, params["blocks"])
+    else:
+        for i in range(config.num_layers):
+            with jax.named_scope(f"block_{i}"):
+                x = block(x, params[f"block_{i}"])
     with jax.named_scope("head"):
         x = _normalise(x, params["ln"])
         logits = jnp.einsum("bsh,vh->bsv", x, params["wte"]).astype(jnp.float32)

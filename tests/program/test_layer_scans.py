@@ -16,6 +16,7 @@ from jax.extend.core import jaxpr_as_fun
 
 import alpaviz
 from alpaviz.errors import LaunchError
+from alpaviz.models import get_model
 from alpaviz.planner import Planner
 from alpaviz.program import trace_program
 from alpaviz.program.flatten import inline_calls
@@ -165,6 +166,16 @@ def test_a_scan_over_the_batch_stays_a_loop() -> None:
 
     program = trace_program(step, jnp.ones((WIDTH, WIDTH)), jnp.ones((6, WIDTH)))
     assert sum(op.primitive == "scan" for op in program.ops) == 2
+
+
+def test_a_scanned_gpt_is_planned_like_one_that_is_written_out() -> None:
+    times = []
+    for scan in (False, True):
+        planner = Planner(*get_model("gpt-mini", batch_size=16, scan=scan), cluster="p3.16xlarge:2", num_microbatches=4)
+        plan = planner.solve()
+        times.append(plan.estimate.step_s)
+        assert plan.program.num_layers == 9
+    assert times[1] == pytest.approx(times[0], rel=0.02)
 
 
 UPDATES: dict[str, Callable[[Any], Any]] = {
