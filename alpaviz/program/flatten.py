@@ -1,6 +1,7 @@
 """Inlining: a jaxpr with nested calls becomes one flat list of equations.
 
-In: a closed jaxpr. Out: one without `jit`, `closed_call`, `custom_jvp_call`, `custom_vjp_call` and `remat` equations.
+In: a closed jaxpr. Out: one without `jit`, `closed_call`, `custom_jvp_call`, `custom_vjp_call`, `remat` and
+`sharding_constraint` equations.
 Regions under `jax.checkpoint` are kept recomputed: their backward copy reads its operands through an optimization
 barrier, which is what JAX's own lowering does.
 """
@@ -67,7 +68,9 @@ class _Inliner:
             if caller is not None:
                 placed = internals.prepend_source(caller, eqn, use_outer_traceback=from_library)
             inputs = [read(v) for v in eqn.invars]
-            if eqn.primitive.name in self.calls:
+            if eqn.primitive.name == "sharding_constraint":
+                results = inputs  # the plan decides layouts; the mesh that the user named is not the plan's
+            elif eqn.primitive.name in self.calls:
                 results = self._inline_call(placed, inputs)
             else:
                 results = [internals.make_variable(v.aval) for v in eqn.outvars]

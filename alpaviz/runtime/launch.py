@@ -36,11 +36,12 @@ def launch(
 
     Raises:
         PlanMismatchError: the plan is for another program.
-        LaunchError: too few devices, or a worker could not be started.
+        LaunchError: too few devices, a worker could not be started, or the step uses `shard_map`.
     """
     validate_plan(plan, program)
     if program.jaxpr is None:
         raise PlanMismatchError("The program has no jaxpr: trace it in this process before launching.")
+    _refuse_own_meshes(program)
     if backend not in ("auto", "local", "ray"):
         raise LaunchError(f"No backend is called {backend!r}: use 'auto', 'local' or 'ray'.")
     needed = count_needed_devices(plan)
@@ -60,3 +61,14 @@ def launch(
     from alpaviz.runtime.ray_backend import RayExecutable
 
     return RayExecutable(plan, program, donate_state=donate_state, timeout_s=timeout_s)
+
+
+def _refuse_own_meshes(program: Program) -> None:
+    for op in program.ops:
+        if op.primitive == "shard_map":
+            mesh = program.jaxpr.eqns[op.id].params.get("mesh")
+            where = f"{op.source}: " if op.source else ""
+            raise LaunchError(
+                f"{where}the step uses shard_map over a mesh of its own ({getattr(mesh, 'shape_tuple', mesh)}), which "
+                "is not the plan's. Write this part in plain JAX operations, which the plan can split."
+            )
