@@ -20,6 +20,7 @@ from alpaviz.errors import InvalidStepError
 from alpaviz.program import jax_internals as internals
 from alpaviz.program.flatten import PLAIN_CALLS, inline_calls
 from alpaviz.program.leaves import mark_non_arrays, restore_non_arrays
+from alpaviz.program.sums import mark_sum
 
 SEED = internals.make_identity_primitive("alpaviz_seed")
 """Marks the cotangent that a backward pass starts from."""
@@ -43,30 +44,41 @@ def layer_boundary(tree: Any) -> Any:
 
 
 def value_and_grad(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *, reduction: str = "mean"
 ) -> Callable[..., Any]:
     """`jax.value_and_grad`, and a marker: what it computes is done once per microbatch.
 
-    A planned step runs it on slices of the batch; the value, the gradients and floating-point auxiliary results are
-    averaged over the microbatches, so `fun` should return a mean over its batch. Other auxiliary results are those of
-    the last microbatch.
+    A planned step runs it on slices of the batch, each from the same state. The value, the gradients and
+    floating-point auxiliary results are averaged over the microbatches, so `fun` should return a mean over its batch
+    (else see `reduction`). Running statistics (of BatchNorm) among the auxiliary results are averaged too. Other
+    auxiliary results (counters, keys) are those of the last microbatch. Random numbers are the same in all
+    microbatches, unless the batch holds a key for each row.
 
     Args:
         fun: returns a scalar, or (scalar, auxiliary results) with `has_aux`.
         argnums: which positional arguments to differentiate with respect to.
         has_aux: `fun` returns a pair.
+        reduction: `"sum"` where `fun` returns a sum over its batch: the value, the gradients and floating-point
+            auxiliary results that depend on the batch are then added up over the microbatches.
+
+    Raises:
+        InvalidStepError: another `reduction`; when called, an argument or a result that cannot be differentiated.
     """
+    if reduction not in ("mean", "sum"):
+        raise InvalidStepError(f"value_and_grad: reduction must be 'mean' or 'sum', not {reduction!r}.")
 
     @functools.wraps(fun)
     def value_and_grad_of_fun(*args: Any, **kwargs: Any) -> Any:
-        return _differentiate(fun, argnums, has_aux, args, kwargs)
+        return _differentiate(fun, argnums, has_aux, reduction, args, kwargs)
 
     return value_and_grad_of_fun
 
 
-def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *, reduction: str = "mean"
+) -> Callable[..., Any]:
     """`jax.grad`, and a marker like `value_and_grad`."""
-    both = value_and_grad(fun, argnums, has_aux)
+    both = value_and_grad(fun, argnums, has_aux, reduction=reduction)
 
     @functools.wraps(fun)
     def grad_of_fun(*args: Any, **kwargs: Any) -> Any:
@@ -81,7 +93,12 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _differentiate(
-    fun: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    reduction: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for position in positions:
@@ -115,6 +132,9 @@ def _differentiate(
     flat_args = [*wanted_leaves, *(other_leaves[slot] for slot in array_slots)]
     closed = inline_calls(jax.make_jaxpr(flat_fun)(*flat_args), PLAIN_CALLS)
     value, gradients, aux_leaves = _run_marked(closed, flat_args, len(wanted_leaves))
+    if reduction == "sum":
+        value, gradients = mark_sum(value), [mark_sum(g) for g in gradients]
+        aux_leaves = [mark_sum(a, of_batch=True) for a in aux_leaves]
     gradient_trees = jax.tree.unflatten(wanted_tree, gradients)
     gradient = gradient_trees[0] if isinstance(argnums, int) else tuple(gradient_trees)
     aux = restore_non_arrays(jax.tree.unflatten(out_trees[-1], aux_leaves))

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax._src import core as jax_core
 from jax._src import source_info_util
 from jax.extend import core as jex_core
@@ -139,6 +140,19 @@ def select_primitive() -> Any:
     from jax._src.lax.lax import select_n_p
 
     return select_n_p
+
+
+def multiply_primitive() -> Any:
+    """The primitive of `jax.lax.mul`."""
+    from jax._src.lax.lax import mul_p
+
+    return mul_p
+
+
+def make_scalar(value: float, dtype: Any) -> Any:
+    """A literal of shape ()."""
+    array = np.asarray(value, dtype)
+    return Literal(array, jax_core.ShapedArray((), array.dtype))
 
 
 def list_bodies(eqn: Any) -> list[Any]:

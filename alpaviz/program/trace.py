@@ -14,13 +14,22 @@ import numpy as np
 from alpaviz.errors import AlpaVizError, InvalidStepError
 from alpaviz.program import jax_internals as internals
 from alpaviz.program.assemble import assemble_program
+from alpaviz.program.batch_axes import list_batch_axes, slice_shapes
 from alpaviz.program.branches import select_branches
 from alpaviz.program.flatten import inline_calls
 from alpaviz.program.layer_scans import UnstackedStep, unstack_layers
-from alpaviz.program.leaves import NonArray, have_equal_structures, is_number, mark_non_arrays, restore_non_arrays
+from alpaviz.program.leaves import (
+    NonArray,
+    have_equal_structures,
+    is_number,
+    mark_non_arrays,
+    name_argument,
+    restore_non_arrays,
+)
 from alpaviz.program.placement import place_in_layers
 from alpaviz.program.program import Program
 from alpaviz.program.roles import mark_roles
+from alpaviz.program.sums import scale_sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,7 @@ def trace_program(
         num_microbatches: slices that the batch is cut into.
         num_layers: layers of the forward pass; None follows `layer_boundary` marks or chooses.
         batch_axes: the dimension of batch leaves that is sliced: one number, or a tree prefix of `batch` with a number
-            or -1 (never sliced) for each.
+            for each; -1 or None for leaves that every microbatch gets whole.
         name: of the program, for people; by default the step's.
 
     Raises:
@@ -130,11 +139,10 @@ def _trace_once(recipe: TraceRecipe, num_microbatches: int) -> Program:
     leaves, in_tree = jax.tree.flatten(arguments)
     names = _name_leaves(arguments)
     num_state = len(jax.tree.leaves(recipe.state))
-    axes: list[int | None] = [*([None] * num_state), *_flatten_batch_axes(recipe)]
-    avals = [
-        leaf if axis is None else _slice_leaf(leaf, axis, num_microbatches, leaf_name)
-        for leaf, axis, leaf_name in zip(leaves, axes, names, strict=True)
-    ]
+    labels = [name_argument(name) for name in names]
+    axes = [*([None] * num_state), *list_batch_axes(recipe.batch, recipe.batch_axes, labels[num_state:])]
+    is_default = recipe.batch_axes is None or isinstance(recipe.batch_axes, int)
+    avals = slice_shapes(leaves, axes, num_microbatches, labels, is_default=is_default)
     step = getattr(recipe.step, "__wrapped__", recipe.step) if _is_jitted(recipe.step) else recipe.step
     out_trees: list[Any] = []
 
@@ -146,6 +154,7 @@ def _trace_once(recipe: TraceRecipe, num_microbatches: int) -> Program:
 
     closed = select_branches(inline_calls(_trace_or_explain(flat_step, avals)))
     _refuse_effects(closed)
+    closed = scale_sums(closed, num_microbatches, set(closed.jaxpr.invars[num_state:]))
     state_outputs = _match_state(recipe.state, out_trees[-1], leaves[:num_state], closed.out_avals)
     unstacked = unstack_layers(closed, state_outputs, num_state)
     closed, lanes = unstacked.closed, unstacked.input_lanes
@@ -211,40 +220,6 @@ def _name_leaves(tree: Any) -> tuple[str, ...]:
     for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]:
         found.append(jax.tree_util.keystr(path))
     return tuple(found)
-
-
-def _flatten_batch_axes(recipe: TraceRecipe) -> list[int | None]:
-    axes: list[int | None] = []
-    prefix = recipe.batch_axes
-    per_argument = [prefix] * len(recipe.batch) if isinstance(prefix, int) else list(prefix)
-    if len(per_argument) != len(recipe.batch):
-        raise InvalidStepError(
-            f"batch_axes has {len(per_argument)} entries, the step takes {len(recipe.batch)} batch arguments."
-        )
-    for argument, axis_tree in zip(recipe.batch, per_argument, strict=True):
-        try:
-            flat = jax.tree_util.tree_broadcast(axis_tree, argument) if not isinstance(axis_tree, int) else None
-        except (ValueError, AttributeError) as error:
-            raise InvalidStepError(f"batch_axes does not fit the batch: {error}") from None
-        leaves = jax.tree.leaves(argument)
-        values = [axis_tree] * len(leaves) if flat is None else jax.tree.leaves(flat)
-        for leaf, axis in zip(leaves, values, strict=True):
-            is_array = len(getattr(leaf, "shape", ())) > 0
-            axes.append(axis if is_array and axis >= 0 else None)
-    return axes
-
-
-def _slice_leaf(leaf: Any, axis: int, num_microbatches: int, name: str) -> jax.ShapeDtypeStruct:
-    if axis >= len(leaf.shape):
-        raise InvalidStepError(f"batch leaf {name} of shape {leaf.shape} has no dimension {axis}: set batch_axes.")
-    size = leaf.shape[axis]
-    if size % num_microbatches:
-        raise InvalidStepError(
-            f"batch leaf {name} has {size} rows in dimension {axis}, which {num_microbatches} microbatches do not "
-            f"divide. Choose a num_microbatches that divides {size}, or set batch_axes."
-        )
-    shape = (*leaf.shape[:axis], size // num_microbatches, *leaf.shape[axis + 1 :])
-    return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
 
 def _trace_or_explain(function: Callable[..., Any], avals: Sequence[Any]) -> Any:

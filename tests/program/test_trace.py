@@ -147,7 +147,7 @@ def test_a_step_that_is_no_function_is_refused() -> None:
 
 
 def test_a_batch_that_does_not_divide_names_the_leaf() -> None:
-    with pytest.raises(InvalidStepError, match=r"\[1\] has 8 rows in dimension 0, which 3 microbatches do not divide"):
+    with pytest.raises(InvalidStepError, match=r"batch has 8 rows in dimension 0, which 3 microbatches do not divide"):
         trace_program(adam_step, init_gpt_state(2), BATCH, num_microbatches=3)
 
 

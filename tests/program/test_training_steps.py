@@ -336,7 +336,7 @@ def test_static_arguments_of_a_jitted_step_give_the_single_device_result(stages:
     def step(params: Any, x: Any, y: Any, power: int, names: tuple[str, ...]) -> Any:
         assert isinstance(power, int)
         loss, grads = alpaviz.value_and_grad(network_loss)(params, x, y)
-        return jax.tree.map(lambda p, g: p - 0.1**power * g, params, grads), {name: loss for name in names}
+        return jax.tree.map(lambda p, g: p - 0.1**power * g, params, grads), dict.fromkeys(names, loss)
 
     x, y = make_rows()
     planner = assert_launched_like_jax(
@@ -351,7 +351,7 @@ def test_a_step_that_takes_its_arguments_by_keyword_is_told_how_to_wrap_itself()
         loss, grads = alpaviz.value_and_grad(network_loss)(params, *batch)
         return {"params": descend(params, grads)}, loss
 
-    with pytest.raises(InvalidStepError, match=r"takes params, batch by keyword only: wrap it, .*step\(\*\*state, batch"):
+    with pytest.raises(InvalidStepError, match=r"params, batch by keyword only: wrap it, .*\(\*\*state, batch"):
         Planner(step, {"params": init_network()}, make_rows(), cluster="virtual:4")
     assert_launched_like_jax(
         lambda state, batch: step(**state, batch=batch), {"params": init_network()}, make_rows(), stages=2
@@ -359,7 +359,7 @@ def test_a_step_that_takes_its_arguments_by_keyword_is_told_how_to_wrap_itself()
 
 
 def test_a_step_with_another_number_of_arguments_is_refused() -> None:
-    with pytest.raises(InvalidStepError, match=r"plain_step\(.*with 1 batch argument: missing a required argument: 'y'"):
+    with pytest.raises(InvalidStepError, match=r"with 1 batch argument: missing a required argument: 'y'"):
         Planner(plain_step, init_network(), make_rows()[0], cluster="virtual:4")
 
 
@@ -394,3 +394,102 @@ def test_leaves_that_are_no_arrays_give_the_single_device_result(stages: int) ->
 def _keep_params(step: Any, state: Any, params: Any, batch: Any) -> Any:
     new, metrics = step({**state, "model": {**state["model"], "params": params}}, batch)
     return new["model"]["params"], metrics
+
+
+# Microbatches
+
+
+@both_stages
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_a_loss_that_sums_over_the_batch_gives_the_single_device_result(microbatches: int, stages: int) -> None:
+    def loss_fn(params: Any, x: Any, y: Any) -> Any:
+        squares = (apply_network(params["net"], x) - y) ** 2
+        shift = params["shift"].sum() * x.shape[0]  # its gradient depends on nothing but the number of rows
+        scale = params["net"]["layer_0"]["w"][0, 0] * 2  # depends on the state alone
+        return jnp.sum(squares) / 100 + shift, {"worst": jnp.sum(jnp.max(squares, -1)), "scale": scale}
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        (loss, metrics), grads = alpaviz.value_and_grad(loss_fn, has_aux=True, reduction="sum")(params, x, y)
+        return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads), {"loss": loss, **metrics}
+
+    params = {"net": init_network(), "shift": jnp.zeros(3)}
+    assert_launched_like_jax(step, params, *make_rows(), stages=stages, microbatches=microbatches)
+
+
+@both_stages
+def test_a_tied_parameter_under_a_summed_loss_gives_the_single_device_result(stages: int) -> None:
+    def loss_fn(params: Any, x: Any) -> Any:
+        return jnp.sum((apply_network(params["net"], x @ params["tied"]) @ params["tied"].T - x) ** 2)
+
+    def step(params: Any, x: Any) -> Any:
+        grads = alpaviz.grad(loss_fn, reduction="sum")(params, x)
+        return jax.tree.map(lambda p, g: p - 1e-3 * g, params, grads), None
+
+    params = {"net": init_network(), "tied": 0.3 * jax.random.normal(jax.random.key(3), (16, 16))}
+    assert_launched_like_jax(step, params, make_rows()[0], stages=stages)
+
+
+def test_an_unknown_reduction_is_refused() -> None:
+    with pytest.raises(InvalidStepError, match="reduction must be 'mean' or 'sum', not 'max'"):
+        alpaviz.value_and_grad(network_loss, reduction="max")
+
+
+@both_stages
+def test_values_that_do_not_depend_on_the_batch_give_the_single_device_result(stages: int) -> None:
+    def loss_fn(params: Any, table: Any, x: Any, y: Any) -> Any:
+        smooth = jnp.tanh(table["w"] @ table["w"].T)
+        decay = sum(jnp.sum(p["w"] ** 2) for p in params.values())
+        return network_loss(params, x @ smooth, y) + 1e-3 * decay, {"decay": decay, "count": table["count"] + 1}
+
+    def step(state: Any, x: Any, y: Any) -> Any:
+        grad_fn = alpaviz.value_and_grad(loss_fn, has_aux=True)
+        (loss, aux), grads = grad_fn(state["params"], state["table"], x, y)
+        table = {"w": state["table"]["w"] * 0.9, "count": aux["count"]}
+        return {"params": descend(state["params"], grads), "table": table}, {"loss": loss, "decay": aux["decay"]}
+
+    table = {"w": 0.3 * jax.random.normal(jax.random.key(3), (16, 16)), "count": jnp.int32(0)}
+    assert_launched_like_jax(step, {"params": init_network(), "table": table}, *make_rows(), stages=stages)
+
+
+@both_stages
+def test_batch_leaves_with_their_own_axes_give_the_single_device_result(stages: int) -> None:
+    def loss_fn(params: Any, batch: Any, mask: Any) -> Any:
+        out = apply_network(params, batch["x"].T * batch["scale"])
+        return jnp.mean((out - batch["y"]) ** 2 * mask[0][:, None])
+
+    def step(params: Any, batch: Any, mask: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(loss_fn)(params, batch, mask)
+        return descend(params, grads), loss
+
+    x, y = make_rows()
+    batch = {"x": x.T.copy(), "y": y, "scale": np.linspace(0.5, 1.5, 16, dtype=np.float32)}
+    mask = (np.asarray([1.0, 0.0] * 4, np.float32),)
+    axes = ({"x": 1, "y": 0, "scale": None}, 0)
+    assert_launched_like_jax(step, init_network(), batch, mask, stages=stages, batch_axes=axes)
+
+
+def test_batch_axes_that_do_not_fit_name_the_leaf() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(network_loss)(params, batch["x"], batch["y"])
+        return descend(params, grads), loss
+
+    x, y = make_rows()
+    state, batch = init_network(), {"x": x, "y": y}
+
+    def plan(batch: Any = batch, **options: Any) -> Any:
+        return Planner(step, state, batch, cluster="virtual:4", **options).program
+
+    with pytest.raises(InvalidStepError, match=r"batch\['y'\] has 6 rows .*, batch\['x'\] has 8\. .*batch_axes"):
+        plan({"x": x, "y": y[:6]}, num_microbatches=2)
+    with pytest.raises(InvalidStepError, match=r"batch\['x'\] has 8 rows in dimension 0, which 3 microbatches do not"):
+        plan(num_microbatches=3)
+    with pytest.raises(InvalidStepError, match=r"batch\['x'\] of shape \(8, 16\) has no dimension 2: set batch_axes"):
+        plan(num_microbatches=2, batch_axes=({"x": 2, "y": 0},))
+    with pytest.raises(InvalidStepError, match=r"batch_axes has 2 entries, the step takes 1 batch argument"):
+        plan(num_microbatches=2, batch_axes=(0, 0))
+    with pytest.raises(InvalidStepError, match=r"batch_axes does not fit the batch: it has no entry for batch\['y'\]"):
+        plan(num_microbatches=2, batch_axes=({"x": 0},))
+    with pytest.raises(InvalidStepError, match=r"batch_axes does not fit the batch: it has an entry at \['z'\]"):
+        plan(num_microbatches=2, batch_axes=({"x": 0, "y": 0, "z": 0},))
+    with pytest.raises(InvalidStepError, match=r"batch_axes .*'rows' for batch\['x'\]"):
+        plan(num_microbatches=2, batch_axes=({"x": "rows", "y": 0},))
