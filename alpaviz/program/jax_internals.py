@@ -18,6 +18,8 @@ from jax._src import source_info_util
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
+from alpaviz.program.user_lines import choose_user_frame, format_line
+
 Literal = jex_core.Literal
 ClosedJaxpr = jex_core.ClosedJaxpr
 Jaxpr = jex_core.Jaxpr
@@ -37,7 +39,7 @@ def make_jaxpr(
     constvars: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any], consts: Sequence[Any]
 ) -> Any:
     """A closed jaxpr of the given parts."""
-    effects = jax_core.no_effects
+    effects = jax_core.join_effects(*(eqn.effects for eqn in eqns))
     debug_info = jax_core.DebugInfo("alpaviz", "step", None, None)
     jaxpr = jex_core.Jaxpr(list(constvars), list(invars), list(outvars), list(eqns), effects, debug_info)
     return jex_core.ClosedJaxpr(jaxpr, list(consts))
@@ -86,12 +88,13 @@ def is_extended(dtype: Any) -> bool:
 
 def read_source_line(eqn: Any) -> str:
     """`file.py:41` of the innermost frame that is the user's (`cell:41` in a notebook), or "" where JAX kept none."""
-    frame = source_info_util.user_frame(eqn.source_info.traceback)
-    if frame is None:
+    traceback = eqn.source_info.traceback
+    codes, instructions = traceback.raw_frames() if traceback else ([], [])
+    position = choose_user_frame(code.co_filename for code in codes)
+    if position is None:
         return ""
-    if "ipykernel_" in frame.file_name or frame.file_name.startswith("<ipython"):
-        return f"cell:{frame.start_line}"
-    return f"{frame.file_name.rsplit('/', 1)[-1]}:{frame.start_line}"
+    frame = source_info_util.raw_frame_to_frame(codes[position], instructions[position])
+    return format_line(frame.file_name, frame.start_line)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ from alpaviz.program.placement import place_in_layers
 from alpaviz.program.program import Program
 from alpaviz.program.roles import mark_roles
 from alpaviz.program.sums import scale_sums
+from alpaviz.program.user_lines import choose_user_frame, format_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ def _trace_once(recipe: TraceRecipe, num_microbatches: int) -> Program:
     def flat_step(*flat: Any) -> list[Any]:
         result = step(*restore_non_arrays(jax.tree.unflatten(in_tree, flat)))
         flat_result, out_tree = jax.tree.flatten(mark_non_arrays(result))
+        _refuse_objects(result)
         out_trees.append(out_tree)
         return flat_result
 
@@ -210,6 +213,15 @@ def _abstract(tree: Any) -> Any:
     return jax.tree.map(abstract, mark_non_arrays(tree))
 
 
+def _refuse_objects(result: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(mark_non_arrays(result)):
+        if not hasattr(leaf, "dtype") and not is_number(leaf):
+            raise InvalidStepError(
+                f"The step returns a {type(leaf).__name__} at {jax.tree_util.keystr(path) or 'the top'}, which is no "
+                "array. Register its class as a pytree (jax.tree_util.register_dataclass) or leave it out."
+            )
+
+
 def _is_jitted(step: Callable[..., Any]) -> bool:
     return hasattr(step, "lower") and hasattr(step, "__wrapped__")
 
@@ -229,19 +241,17 @@ def _trace_or_explain(function: Callable[..., Any], avals: Sequence[Any]) -> Any
         raise
     except Exception as error:
         line = _find_user_line(error)
-        first = str(error).strip().split("\n")[0]
-        raise InvalidStepError(f"{line}the training step cannot be traced: {type(error).__name__}: {first}") from error
+        first = " ".join(str(error).strip().split("\n\n")[0].split("The error occurred while")[0].split())
+        raise InvalidStepError(
+            f"{line}the training step cannot be traced: {type(error).__name__}: {first:.500}"
+        ) from error
 
 
 def _find_user_line(error: BaseException) -> str:
-    """`train.py:41: ` of the innermost frame outside JAX and AlpaViz, or ""."""
-    found, trace = "", error.__traceback__
-    while trace is not None:
-        path = trace.tb_frame.f_code.co_filename
-        if "/jax/" not in path and "/alpaviz/program/" not in path and "importlib" not in path:
-            found = f"{path.rsplit('/', 1)[-1]}:{trace.tb_lineno}: "
-        trace = trace.tb_next
-    return found
+    """`train.py:41: ` of the user's innermost frame, or ""."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)][::-1]
+    position = choose_user_frame(file for file, _ in frames)
+    return "" if position is None else f"{format_line(*frames[position])}: "
 
 
 def _refuse_effects(closed: Any) -> None:

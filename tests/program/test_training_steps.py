@@ -15,6 +15,7 @@ from alpaviz.errors import InvalidStepError, LaunchError
 from alpaviz.planner import Planner
 from tests.program.planned_steps import (
     apply_network,
+    assert_close,
     assert_launched_like_jax,
     init_network,
     make_rows,
@@ -493,3 +494,41 @@ def test_batch_axes_that_do_not_fit_name_the_leaf() -> None:
         plan(num_microbatches=2, batch_axes=({"x": 0, "y": 0, "z": 0},))
     with pytest.raises(InvalidStepError, match=r"batch_axes .*'rows' for batch\['x'\]"):
         plan(num_microbatches=2, batch_axes=({"x": "rows", "y": 0},))
+
+
+# Buffers
+
+
+@both_stages
+def test_an_array_that_is_twice_in_a_donated_state_gives_the_single_device_result(stages: int) -> None:
+    def step(state: Any, x: Any, y: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(network_loss)(state["params"], x, y)
+        params = descend(state["params"], grads)
+        return {"params": params, "slow": jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, state["slow"], params)}, loss
+
+    params, batch = init_network(), make_rows()
+    mine = {"params": params, "slow": params}
+    planner = Planner(step, mine, *batch, cluster="virtual:4", num_microbatches=2)
+    planner.pin_num_stages(stages)
+    planner.solve(on_progress=lambda _: None)
+    with planner.launch(donate_state=True) as executable:
+        placed = executable.place(mine)
+        for state in (placed, mine):
+            got, _ = executable(state, *batch)
+            assert_close(executable.fetch(got), jax.jit(step)(mine, *batch)[0])
+        assert any(leaf.is_deleted() for leaf in jax.tree.leaves(placed))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))
+
+
+@both_stages
+def test_inner_functions_that_donate_what_is_used_again_give_the_single_device_result(stages: int) -> None:
+    double = jax.jit(lambda x: x * 2, donate_argnums=0)
+
+    def loss_fn(params: Any, x: Any, y: Any) -> Any:
+        return network_loss(params, double(x) + x, y)
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        loss, grads = alpaviz.value_and_grad(loss_fn)(params, x, y)
+        return jax.tree.map(lambda p, g: double(p) - p - 0.1 * g, params, grads), loss
+
+    assert_launched_like_jax(step, init_network(), *make_rows(), stages=stages)
