@@ -63,6 +63,7 @@ class Planner:
         batch_axes: the dimension of batch leaves that is sliced (0), or a tree of them.
         schedule: `"1f1b"` or `"gpipe"`.
         solver: `"auto"`, `"exact"`, `"ilp"` or `"paper"`.
+        max_mesh_axes: a stage's devices are seen as meshes of one to this many axes (at most 3).
         name: of the program, for people.
 
     Raises:
@@ -81,6 +82,7 @@ class Planner:
         batch_axes: Any = 0,
         schedule: str = "1f1b",
         solver: str = "auto",
+        max_mesh_axes: int = 2,
         name: str | None = None,
     ) -> None:
         if not batch:
@@ -90,7 +92,7 @@ class Planner:
             name=name,
         )  # fmt: skip
         self._cluster = parse_cluster(cluster) if isinstance(cluster, str) else cluster
-        self._options = PlannerOptions(schedule=schedule, solver=solver)
+        self._options = PlannerOptions(schedule=schedule, solver=solver, max_mesh_axes=max_mesh_axes)
         self._options.check()
         self._lock = threading.RLock()
         self._subscribers: list[Subscriber] = []
@@ -297,7 +299,7 @@ class Planner:
         """
         kept = tuple(p for p in self.pins if (p.kind, p.subject) != (pin.kind, pin.subject))
         pins = (*kept, pin)
-        check_pins(self.program, self._cluster, pins)
+        check_pins(self.program, self._cluster, pins, self._options.max_mesh_axes)
         self._change_pins(pins, f"pin: {pin}")
 
     def unpin(self, pin: Pin) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from alpaviz.alternatives import list_alternatives
 from alpaviz.cluster import Cluster, enumerate_logical_meshes, enumerate_submeshes
-from alpaviz.cluster.mesh import LogicalMesh
+from alpaviz.cluster.mesh import MESH_AXES, LogicalMesh
 from alpaviz.errors import AlpaVizError, InfeasibleError, PinConflictError, PinError, SolveCancelledError
 from alpaviz.inter import ChosenRange, StageChoice, StageConstraints, StageCostTable, choose_stages
 from alpaviz.intra.op_cost import MeshCosts
@@ -41,11 +41,17 @@ Report = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class PlannerOptions:
-    """How to plan. `max_stages` limits the pipeline's length; None allows as many stages as layers and devices."""
+    """How to plan.
+
+    Attributes:
+        max_stages: limits the pipeline's length; None allows as many stages as layers and devices.
+        max_mesh_axes: logical meshes of one to this many axes are tried.
+    """
 
     schedule: str = "1f1b"
     solver: str = "auto"
     max_stages: int | None = None
+    max_mesh_axes: int = 2
 
     def check(self) -> None:
         """Raise AlpaVizError where a name is unknown."""
@@ -53,6 +59,8 @@ class PlannerOptions:
             raise AlpaVizError(f"No schedule is called {self.schedule!r}. Known: {', '.join(SCHEDULES)}.")
         if self.solver not in SOLVERS:
             raise AlpaVizError(f"No solver is called {self.solver!r}. Known: {', '.join(SOLVERS)}.")
+        if self.max_mesh_axes not in range(1, len(MESH_AXES) + 1):
+            raise AlpaVizError(f"max_mesh_axes must be 1 to {len(MESH_AXES)}, not {self.max_mesh_axes!r}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ class PlanningSession:
         self.options_by_mesh = tuple(
             _Option(mesh, StageSolver(program, self.structure, MeshCosts(mesh), options.solver))
             for shape in enumerate_submeshes(cluster)
-            for mesh in enumerate_logical_meshes(cluster, shape)
+            for mesh in enumerate_logical_meshes(cluster, shape, options.max_mesh_axes)
         )
         self._chosen: tuple[ChosenStage, ...] = ()
         self._passing = count_passing_bytes(program, self.structure)
@@ -99,7 +107,7 @@ class PlanningSession:
             SolveCancelledError: `should_stop` became true.
         """
         began = time.monotonic()
-        check_pins(self.program, self.cluster, pins)
+        check_pins(self.program, self.cluster, pins, self.options.max_mesh_axes)
         pricing = self._price(pins, report, should_stop)
         choice = self._choose(pins, pricing, report, should_stop)
         if not choice.is_feasible:
@@ -177,11 +185,12 @@ class PlanningSession:
             _stop_if(should_stop)
             report("solving stages", m, options)
             solver = option.solver
-            shapes = StageShapes(self.program, self.structure, solver.restrict(pins))
             unpinned = StageShapes(self.program, self.structure, {})
-            pricing.shapes.append(shapes)
             if m not in allowed:
+                pricing.shapes.append(unpinned)  # never asked: its latency stays infinite
                 continue
+            shapes = StageShapes(self.program, self.structure, solver.restrict(pins))
+            pricing.shapes.append(shapes)
             ranges = [(i, j) for i in range(layers) for j in range(i, layers) if self._may_be_stage(i, j, option)]
             found = {r: unpinned.find(*r) for r in ranges}
             solver.solve_unlimited(list(found.values()), should_stop)
@@ -354,7 +363,7 @@ def count_passing_bytes(program: Program, structure: ProgramStructure) -> list[f
     return passing
 
 
-def check_pins(program: Program, cluster: Cluster, pins: Sequence[Pin]) -> None:
+def check_pins(program: Program, cluster: Cluster, pins: Sequence[Pin], max_mesh_axes: int = 2) -> None:
     """Find what is wrong with pins without solving.
 
     Raises:
@@ -362,7 +371,7 @@ def check_pins(program: Program, cluster: Cluster, pins: Sequence[Pin]) -> None:
         PinConflictError: two pins contradict each other.
     """
     for pin in pins:
-        _check_pin(program, cluster, pin)
+        _check_pin(program, cluster, pin, max_mesh_axes)
     layers = sorted(
         (int(p.subject), int(p.choice), p) for p in pins if p.kind is PinKind.LAYER_STAGE and p.subject is not None
     )
@@ -392,7 +401,7 @@ def _find_stage(pin: Pin) -> int | None:
     return None
 
 
-def _check_pin(program: Program, cluster: Cluster, pin: Pin) -> None:
+def _check_pin(program: Program, cluster: Cluster, pin: Pin, max_mesh_axes: int) -> None:
     if pin.kind in (PinKind.STRATEGY, PinKind.SPEC):
         find_pinned_layer(program, pin)
         return
@@ -406,7 +415,8 @@ def _check_pin(program: Program, cluster: Cluster, pin: Pin) -> None:
     if pin.kind is PinKind.LAYER_STAGE and not 0 <= int(pin.subject or 0) < program.num_layers:
         raise PinError(f"Pin '{pin}': the program has layers 0 to {program.num_layers - 1}.")
     if pin.kind in (PinKind.STAGE_SUBMESH, PinKind.LOGICAL_MESH):
-        meshes = [m for shape in enumerate_submeshes(cluster) for m in enumerate_logical_meshes(cluster, shape)]
+        shapes = enumerate_submeshes(cluster)
+        meshes = [m for shape in shapes for m in enumerate_logical_meshes(cluster, shape, max_mesh_axes)]
         known = {str(m.submesh) if pin.kind is PinKind.STAGE_SUBMESH else str(m): None for m in meshes}
         if pin.choice not in known:
             raise PinError(f"Pin '{pin}': there is no such shape on {cluster.name!r}. Possible: {', '.join(known)}.")

@@ -24,25 +24,31 @@ def enumerate_submeshes(cluster: Cluster) -> tuple[SubmeshShape, ...]:
     return tuple(shapes)
 
 
-def enumerate_logical_meshes(cluster: Cluster, shape: SubmeshShape) -> tuple[LogicalMesh, ...]:
-    """All meshes of one and two axes over a submesh, no axis of one device unless it is the only one.
+def enumerate_logical_meshes(cluster: Cluster, shape: SubmeshShape, max_axes: int = 2) -> tuple[LogicalMesh, ...]:
+    """All meshes of one to `max_axes` axes over a submesh, no axis of one device unless it is the only one.
 
-    Of two meshes that differ only in the order of their axes, each axis with the same link, one is kept.
+    Of meshes that differ only in the order of their axes, each axis with the same link, one is kept.
     """
-    total = shape.num_devices
-    if total == 1:
+    if shape.num_devices == 1:
         return (make_logical_mesh(cluster, shape, (1,)),)
-    found = [make_logical_mesh(cluster, shape, (total,))]
+    found: list[LogicalMesh] = []
     seen: set[object] = set()
-    for major in range(total - 1, 1, -1):
-        if total % major:
-            continue
-        mesh = make_logical_mesh(cluster, shape, (major, total // major))
-        key = tuple(sorted(zip(mesh.shape, ((k.bandwidth, k.latency) for k in mesh.links), strict=True)))
-        if key not in seen:
-            seen.add(key)
-            found.append(mesh)
+    for count in range(1, max_axes + 1):
+        for axes in _list_factorizations(shape.num_devices, count):
+            mesh = make_logical_mesh(cluster, shape, axes)
+            key = tuple(sorted(zip(mesh.shape, ((k.bandwidth, k.latency) for k in mesh.links), strict=True)))
+            if key not in seen:
+                seen.add(key)
+                found.append(mesh)
     return tuple(found)
+
+
+def _list_factorizations(total: int, count: int) -> list[tuple[int, ...]]:
+    """Every way to write `total` as an ordered product of `count` numbers above 1, larger first numbers first."""
+    if count == 1:
+        return [(total,)]
+    majors = [n for n in range(total - 1, 1, -1) if total % n == 0]
+    return [(major, *rest) for major in majors for rest in _list_factorizations(total // major, count - 1)]
 
 
 def make_logical_mesh(cluster: Cluster, shape: SubmeshShape, axes: tuple[int, ...]) -> LogicalMesh:

@@ -11,7 +11,6 @@ that come from other layers (`BOUNDARY`), which may arrive in any spec.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from alpaviz.intra.leaders import LayerLeaders, Leader, LeaderKind, find_leaders
 from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.problem import FloatArray
+from alpaviz.intra.strategy_table import IndexArray, Specs, StrategyTable
 from alpaviz.intra.structure import LayerInstance, ProgramStructure
 from alpaviz.program.program import Op, Program, Role, Value, ValueKind
 from alpaviz.program.strategy import Strategy
@@ -33,13 +33,13 @@ class VariableKind(enum.StrEnum):
     BOUNDARY = "boundary"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Track:
     """A value's spec as a function of variable `variable`: candidate k gives `specs[index[k]]`."""
 
     variable: int
-    specs: tuple[ShardingSpec, ...]
-    index: tuple[int, ...]
+    specs: Specs
+    index: IndexArray
 
 
 @dataclass(slots=True, eq=False)
@@ -166,7 +166,7 @@ class _Builder:
     def _add_spec_variable(self, kind: VariableKind, number: int) -> int:
         specs = self.costs.list_specs(self.value(number).shape)
         variable = self.add_variable(kind, number, (), specs)
-        self.tracks[number] = Track(variable, specs, tuple(range(len(specs))))
+        self.tracks[number] = Track(variable, specs, np.arange(len(specs)))
         return variable
 
     def add_op(self, position: int, leader: Leader) -> None:
@@ -174,40 +174,37 @@ class _Builder:
         if leader.kind is LeaderKind.FREE:
             return
         if leader.kind is LeaderKind.DECISION:
-            strategies = self.costs.list_strategies(op.rule)
-            variable = self.add_variable(VariableKind.OP, position, strategies, ())
-            self._apply(op, Track(variable, (), tuple(range(len(strategies)))), strategies)
+            table = self.costs.tabulate(op.rule)
+            variable = self.add_variable(VariableKind.OP, position, table.strategies, ())
+            self._apply(op, variable, np.arange(len(table)), table)
             return
-        if leader.kind is LeaderKind.RESULT:
-            track = self.tracks[leader.index]
-            assert track is not None, "the layout that an update follows is an input's"
-            strategies = tuple(self.costs.follow_result(op.rule, 0, spec) for spec in track.specs)
-        else:
-            operand = op.inputs[leader.index]
-            assert operand is not None, "a followed operand is a value"
-            track = self.tracks[self.local[operand]]
-            assert track is not None, "a followed operand is not free"
-            strategies = tuple(self.costs.follow(op.rule, leader.index, spec) for spec in track.specs)
-        self._apply(op, track, strategies)
+        of_result = leader.kind is LeaderKind.RESULT
+        followed = leader.index if of_result else self._find_operand(op, leader.index)
+        track = self.tracks[followed]
+        assert track is not None, "what an op follows has a layout"
+        position = 0 if of_result else leader.index
+        table = self.costs.tabulate_followers(op.rule, position, track.specs, of_result=of_result)
+        self._apply(op, track.variable, track.index, table)
 
-    def _apply(self, op: Op, lead: Track, strategies: Sequence[Strategy]) -> None:
-        """Charge `op` to the variable of `lead`, whose distinct specs (or candidates) run it as `strategies`."""
-        prices = np.array([self.costs.price_op(self.program, op, s).total_s for s in strategies])
-        index = np.asarray(lead.index)
-        self._charge(op, lead.variable, prices[index])
+    def _find_operand(self, op: Op, operand: int) -> int:
+        v = op.inputs[operand]
+        assert v is not None, "a followed operand is a value"
+        return self.local[v]
+
+    def _apply(self, op: Op, variable: int, index: IndexArray, table: StrategyTable) -> None:
+        """Charge `op` to `variable`, whose candidate k runs it as strategy `index[k]` of `table`."""
+        self._charge(op, variable, self.costs.price_all(self.program, op, table)[index])
         for k, v in enumerate(op.inputs):
             if v is None or v not in self.local:
                 continue
             held = self.tracks[self.local[v]]
             if held is not None:
-                self._add_resharding(op, self.local[v], held, lead, [s.input_specs[k] for s in strategies])
+                distinct, positions = table.operand_specs(k)
+                self._add_resharding(op, self.local[v], held, variable, distinct, positions[index])
         for k, v in enumerate(op.outputs):
-            if v is None or v not in self.local:
-                continue
-            specs = tuple(dict.fromkeys(s.output_specs[k] for s in strategies))
-            where = {spec: i for i, spec in enumerate(specs)}
-            per_strategy = np.array([where[s.output_specs[k]] for s in strategies])
-            self.tracks[self.local[v]] = Track(lead.variable, specs, tuple(int(i) for i in per_strategy[index]))
+            if v is not None and v in self.local:
+                specs, positions = table.result_specs(k)
+                self.tracks[self.local[v]] = Track(variable, specs, positions[index])
 
     def _charge(self, op: Op, variable: int, prices: FloatArray) -> None:
         target = self.variables[variable]
@@ -216,23 +213,22 @@ class _Builder:
         else:
             target.micro_s = target.micro_s + prices
 
-    def _add_resharding(self, op: Op, number: int, held: Track, lead: Track, wanted: Sequence[ShardingSpec]) -> None:
-        """Charge the resharding of a value to what `lead` wants, once however many ops want the same."""
-        distinct = tuple(dict.fromkeys(wanted))
-        where = {spec: i for i, spec in enumerate(distinct)}
-        per_candidate = tuple(where[wanted[i]] for i in lead.index)
-        key = (number, lead.variable, distinct, per_candidate, op.role)
+    def _add_resharding(
+        self, op: Op, number: int, held: Track, variable: int, wanted: Specs, per_candidate: IndexArray
+    ) -> None:
+        """Charge the resharding of a value to what candidates of `variable` want, once for all ops that want it."""
+        key = (number, variable, id(wanted), per_candidate.tobytes(), op.role)
         if key in self.seen:
             return
         self.seen.add(key)
-        matrix = self.costs.price_reshardings(self.value(number), held.specs, distinct)
+        matrix = self.costs.price_reshardings(self.value(number), held.specs, wanted)
         if not matrix.any():
             return
-        if held.variable == lead.variable:
-            self._charge(op, lead.variable, matrix[np.asarray(held.index), np.asarray(per_candidate)])
+        if held.variable == variable:
+            self._charge(op, variable, matrix[held.index, per_candidate])
             return
-        full = matrix[np.ix_(np.asarray(held.index), np.asarray(per_candidate))]
-        self._add_edge(held.variable, lead.variable, full, once=op.role is Role.UPDATE)
+        full = matrix[np.ix_(held.index, per_candidate)]
+        self._add_edge(held.variable, variable, full, once=op.role is Role.UPDATE)
 
     def _add_edge(self, u: int, v: int, cost: FloatArray, *, once: bool) -> None:
         if u > v:
@@ -256,9 +252,9 @@ class _Builder:
             matrix = self.costs.price_reshardings(self.program.values[made], held.specs, wanted.specs)
             if held.variable == wanted.variable:
                 target = self.variables[held.variable]
-                target.once_s = target.once_s + matrix[np.asarray(held.index), np.asarray(wanted.index)]
+                target.once_s = target.once_s + matrix[held.index, wanted.index]
             elif matrix.any():
-                full = matrix[np.ix_(np.asarray(held.index), np.asarray(wanted.index))]
+                full = matrix[np.ix_(held.index, wanted.index)]
                 self._add_edge(held.variable, wanted.variable, full, once=True)
 
     def add_memory(self) -> None:
@@ -279,7 +275,7 @@ class _Builder:
             v = self.instance.values[number]
             value = self.program.values[v]
             variable = self.variables[track.variable]
-            sizes = np.array([self.costs.local_bytes(value, spec) for spec in track.specs])[np.asarray(track.index)]
+            sizes = np.array([self.costs.local_bytes(value, spec) for spec in track.specs])[track.index]
             if number in owned and value.kind is not ValueKind.BATCH:
                 if v in read_in_pass:
                     variable.parameter_bytes = variable.parameter_bytes + sizes

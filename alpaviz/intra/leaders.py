@@ -1,9 +1,9 @@
 """Which ops are decisions and which follow a neighbour (paper section 4.2: light ops are merged into an operand).
 
-In: one layer. Out: per op how its strategy is found. Matrix products, convolutions, look-ups and their gradients are
-decisions. Other ops follow their largest operand, the deepest among equals. Optimizer ops follow the optimizer state,
-so that a parameter's whole update happens in one layout. Values made from scalars alone are free: they are made in
-whatever layout is read.
+In: one layer. Out: per op how its strategy is found. Matrix products, convolutions, look-ups, their gradients and loops
+are decisions. Other ops follow their largest operand, the deepest among equals. Optimizer ops follow the optimizer
+state, so that a parameter's whole update happens in one layout. Values made from scalars alone are free: they are made
+in whatever layout is read.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from alpaviz.intra.structure import LayerInstance, UnionFind
 from alpaviz.program.program import Op, Program, Role, ValueKind
 
 DECISIONS = frozenset(
-    {"dot_general", "conv_general_dilated", "gather", "scatter-add", "scatter_add", "ragged_dot", "ragged_dot_general"}
-)
+    {
+        "dot_general", "conv_general_dilated", "gather", "scatter-add", "scatter_add", "ragged_dot",
+        "ragged_dot_general", "scan", "while", "cond",
+    }
+)  # fmt: skip
 
 
 class LeaderKind(enum.StrEnum):

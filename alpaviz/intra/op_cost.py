@@ -14,6 +14,7 @@ import numpy as np
 from alpaviz.cluster.mesh import LogicalMesh
 from alpaviz.cost import plan_resharding, price_collective, price_compute, price_resharding_matrix
 from alpaviz.intra.problem import FloatArray
+from alpaviz.intra.strategy_table import Specs, StrategyTable
 from alpaviz.plan import PlannedCollective
 from alpaviz.program.program import Op, Program, Value
 from alpaviz.program.rule import ShardingRule
@@ -55,23 +56,47 @@ class MeshCosts:
     def __init__(self, mesh: LogicalMesh) -> None:
         self.mesh = mesh
         self.axis_sizes = mesh.axis_sizes
-        self._strategies: dict[tuple[ShardingRule, bool], tuple[Strategy, ...]] = {}
+        self._strategies: dict[ShardingRule, StrategyTable] = {}
+        self._followers: dict[tuple[ShardingRule, int, bool, int], tuple[Specs, StrategyTable]] = {}
+        self._interned: dict[Specs, Specs] = {}
+        self._prices: dict[object, FloatArray] = {}
         self._followed: dict[tuple[ShardingRule, int, bool, ShardingSpec], Strategy] = {}
         self._specs: dict[tuple[int, ...], tuple[ShardingSpec, ...]] = {}
-        self._matrices: dict[object, FloatArray] = {}
+        self._matrices: dict[object, tuple[Specs, Specs, FloatArray]] = {}
         self._op_costs: dict[object, OpCost] = {}
 
     def list_strategies(self, rule: ShardingRule) -> tuple[Strategy, ...]:
         """Every strategy of an op with `rule`."""
-        key = (rule, True)
-        if key not in self._strategies:
-            self._strategies[key] = enumerate_strategies(rule, self.axis_sizes)
-        return self._strategies[key]
+        return self.tabulate(rule).strategies
+
+    def tabulate(self, rule: ShardingRule) -> StrategyTable:
+        """Every strategy of an op with `rule`, as a table."""
+        if rule not in self._strategies:
+            self._strategies[rule] = StrategyTable(enumerate_strategies(rule, self.axis_sizes), self.intern)
+        return self._strategies[rule]
+
+    def tabulate_followers(self, rule: ShardingRule, position: int, specs: Specs, *, of_result: bool) -> StrategyTable:
+        """For each of `specs` the strategy that keeps operand (result) `position` in it, as far as `rule` allows.
+
+        Args:
+            specs: interned.
+        """
+        key = (rule, position, of_result, id(specs))
+        found = self._followers.get(key)
+        if found is None or found[0] is not specs:
+            follow = self.follow_result if of_result else self.follow
+            table = StrategyTable([follow(rule, position, spec) for spec in specs], self.intern)
+            found = self._followers[key] = (specs, table)
+        return found[1]
+
+    def intern(self, specs: Specs) -> Specs:
+        """The one tuple that stands for all tuples equal to `specs`."""
+        return self._interned.setdefault(specs, specs)
 
     def list_specs(self, shape: tuple[int, ...]) -> tuple[ShardingSpec, ...]:
         """Every spec of an array of `shape`."""
         if shape not in self._specs:
-            self._specs[shape] = tuple(iterate_specs(shape, self.axis_sizes))
+            self._specs[shape] = self.intern(tuple(iterate_specs(shape, self.axis_sizes)))
         return self._specs[shape]
 
     def follow(self, rule: ShardingRule, operand: int, spec: ShardingSpec) -> Strategy:
@@ -88,16 +113,14 @@ class MeshCosts:
             self._followed[key] = follow_result_spec(rule, result, spec, self.axis_sizes)
         return self._followed[key]
 
-    def price_reshardings(
-        self, value: Value, held: Sequence[ShardingSpec], wanted: Sequence[ShardingSpec]
-    ) -> FloatArray:
+    def price_reshardings(self, value: Value, held: Specs, wanted: Specs) -> FloatArray:
         """Seconds from each of `held` to each of `wanted`; (held, wanted)."""
-        key = (value.shape, value.itemsize, tuple(held), tuple(wanted))
+        held, wanted = self.intern(held), self.intern(wanted)
+        key = (value.shape, value.itemsize, id(held), id(wanted))
         if key not in self._matrices:
-            self._matrices[key] = np.asarray(
-                price_resharding_matrix(value.shape, value.itemsize, key[2], key[3], self.mesh), dtype=float
-            )
-        return self._matrices[key]
+            matrix = price_resharding_matrix(value.shape, value.itemsize, held, wanted, self.mesh)
+            self._matrices[key] = (held, wanted, np.asarray(matrix, dtype=float))
+        return self._matrices[key][2]
 
     def plan_resharding(
         self, value: Value, held: ShardingSpec, wanted: ShardingSpec
@@ -125,6 +148,14 @@ class MeshCosts:
         if key not in self._op_costs:
             self._op_costs[key] = self._price(program, op, strategy)
         return self._op_costs[key]
+
+    def price_all(self, program: Program, op: Op, table: StrategyTable) -> FloatArray:
+        """Seconds of `op` under each strategy of `table`, collectives included; (strategies,)."""
+        dtypes = tuple(program.values[v].dtype for v in (*op.inputs, *op.outputs) if v is not None)
+        key = (op.primitive, op.rule, table, dtypes, op.flops)
+        if key not in self._prices:
+            self._prices[key] = np.array([self.price_op(program, op, s).total_s for s in table.strategies])
+        return self._prices[key]
 
     def _price(self, program: Program, op: Op, strategy: Strategy) -> OpCost:
         values = program.values

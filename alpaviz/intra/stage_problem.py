@@ -206,7 +206,7 @@ class _StageBuilder:
         instance = self.structure.instances[self.structure.representatives[reader[0]]]
         value = self.program.values[instance.values[number]]
         wanted = problem.variables[boundary].specs
-        matrix = self.costs.price_reshardings(value, held.specs, wanted)[np.asarray(held.index), :] * count
+        matrix = self.costs.price_reshardings(value, held.specs, wanted)[held.index, :] * count
         part = 1 if number in problem.boundary_once else 0
         u, v = self.offsets[producer] + held.variable, self.offsets[reader] + boundary
         if u == v:

@@ -12,7 +12,7 @@ import enum
 import functools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from alpaviz.errors import ShardingRuleError
 
@@ -74,18 +74,18 @@ class ShardingRule:
     results: tuple[tuple[DimFactors, ...], ...]
     is_opaque: bool = False
     body: tuple[BodyWork, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        parts = (self.factors, self.operands, self.results, self.is_opaque, self.body)
+        object.__setattr__(self, "_hash", hash(parts))
+
+    def __hash__(self) -> int:
+        # Rules are keys of many caches, and large: the hash is worked out once.
+        return self._hash
 
     def __str__(self) -> str:
-        return (
-            f"{', '.join(map(self._format_term, self.operands))} -> {', '.join(map(self._format_term, self.results))}"
-        )
-
-    def _format_term(self, term: tuple[DimFactors, ...]) -> str:
-        words = []
-        for dim in term:
-            names = [self.factors[f].name for f in dim]
-            words.append("1" if not names else names[0] if len(names) == 1 else "(" + " ".join(names) + ")")
-        return " ".join(words) if words else "·"
+        return _format_rule(self)
 
     def minor_factors(self) -> frozenset[int]:
         """Factors that are not the slowest part of some dimension: splitting them would scatter that dimension."""

@@ -97,6 +97,13 @@ def test_across_hosts_every_factorization_is_kept_as_its_axes_differ() -> None:
     assert [mesh.shape for mesh in meshes] == [(16,), (8, 2), (4, 4), (2, 8)]
 
 
+def test_meshes_of_three_axes_are_there_for_the_asking() -> None:
+    inside = enumerate_logical_meshes(make_cluster(1, 8), SubmeshShape(1, 8), max_axes=3)
+    assert [mesh.shape for mesh in inside] == [(8,), (4, 2), (2, 2, 2)]
+    across = enumerate_logical_meshes(make_cluster(2, 4), SubmeshShape(2, 4), max_axes=3)
+    assert {mesh.shape for mesh in across} >= {(2, 2, 2), (4, 2), (2, 4)}
+
+
 @pytest.mark.parametrize(
     ("hosts", "devices", "axes", "shares"),
     [
