@@ -25,6 +25,7 @@ from alpaviz.intra.solvers import SOLVERS
 from alpaviz.intra.stage_problem import StageShapes
 from alpaviz.intra.stage_solver import SolvedStage, StageSolver
 from alpaviz.intra.structure import ProgramStructure, find_structure
+from alpaviz.pin_specs import check_spec_pin
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan, SolverReport
 from alpaviz.plan_builder import ChosenStage, build_plan
@@ -372,6 +373,9 @@ def check_pins(program: Program, cluster: Cluster, pins: Sequence[Pin], max_mesh
     """
     for pin in pins:
         _check_pin(program, cluster, pin, max_mesh_axes)
+        if pin.kind is PinKind.SPEC:
+            value = next(program.values[v] for v in program.inputs if program.values[v].name == pin.subject)
+            check_spec_pin(pin, value, _list_open_meshes(cluster, pins, max_mesh_axes))
     layers = sorted(
         (int(p.subject), int(p.choice), p) for p in pins if p.kind is PinKind.LAYER_STAGE and p.subject is not None
     )
@@ -393,6 +397,14 @@ def check_pins(program: Program, cluster: Cluster, pins: Sequence[Pin], max_mesh
                 )
 
 
+def _list_open_meshes(cluster: Cluster, pins: Sequence[Pin], max_mesh_axes: int) -> list[LogicalMesh]:
+    """The logical meshes that a pin of one mesh for all stages leaves."""
+    shapes = enumerate_submeshes(cluster)
+    meshes = [m for shape in shapes for m in enumerate_logical_meshes(cluster, shape, max_mesh_axes)]
+    wanted = {pin.choice for pin in pins if pin.kind is PinKind.LOGICAL_MESH and pin.subject is None}
+    return [mesh for mesh in meshes if not wanted or str(mesh) in wanted]
+
+
 def _find_stage(pin: Pin) -> int | None:
     if pin.kind is PinKind.LAYER_STAGE:
         return int(pin.choice)
@@ -408,9 +420,14 @@ def _check_pin(program: Program, cluster: Cluster, pin: Pin, max_mesh_axes: int)
     most = 1 if not program.has_gradient_marker else min(program.num_layers, cluster.num_devices)
     stage = int(pin.choice) - 1 if pin.kind is PinKind.NUM_STAGES else _find_stage(pin)
     if stage is not None and not 0 <= stage < most:
+        if not program.has_gradient_marker:
+            raise PinError(
+                f"Pin '{pin}': at most 1 stage is possible for a step that does not use alpaviz.value_and_grad or "
+                "alpaviz.grad, because its layers cannot be told apart."
+            )
         raise PinError(
             f"Pin '{pin}': at most {most} stages are possible here ({program.num_layers} layers, "
-            f"{cluster.num_devices} devices{'' if program.has_gradient_marker else ', no gradient marker'})."
+            f"{cluster.num_devices} devices)."
         )
     if pin.kind is PinKind.LAYER_STAGE and not 0 <= int(pin.subject or 0) < program.num_layers:
         raise PinError(f"Pin '{pin}': the program has layers 0 to {program.num_layers - 1}.")
