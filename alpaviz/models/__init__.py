@@ -5,28 +5,46 @@ shapes only.
 """
 
 from alpaviz.models.adam import AdamOptions, apply_adam, init_adam
+from alpaviz.models.bert import BERTConfig, abstract_bert, bert_loss, init_bert, make_bert_batch
 from alpaviz.models.gpt import GPTConfig, abstract_gpt, gpt_loss, init_gpt, make_gpt_batch
 from alpaviz.models.mlp import MLPConfig, init_mlp, make_mlp_batch, mlp_loss
+from alpaviz.models.moe import MoEConfig, abstract_moe, init_moe, make_moe_batch, moe_loss
 from alpaviz.models.registry import MODELS, get_model, get_model_config
 from alpaviz.models.training import Training, count_parameters, make_training_step
+from alpaviz.models.vit import ViTConfig, abstract_vit, init_vit, make_vit_batch, vit_loss
 
 __all__ = [
     "MODELS",
     "AdamOptions",
+    "BERTConfig",
     "GPTConfig",
     "MLPConfig",
+    "MoEConfig",
     "Training",
+    "ViTConfig",
+    "abstract_bert",
     "abstract_gpt",
+    "abstract_moe",
+    "abstract_vit",
     "apply_adam",
+    "bert_loss",
     "count_parameters",
     "get_model",
     "get_model_config",
     "gpt_loss",
     "init_adam",
+    "init_bert",
     "init_gpt",
     "init_mlp",
+    "init_moe",
+    "init_vit",
+    "make_bert_batch",
     "make_gpt_batch",
     "make_mlp_batch",
+    "make_moe_batch",
     "make_training_step",
+    "make_vit_batch",
     "mlp_loss",
+    "moe_loss",
+    "vit_loss",
 ]

@@ -6,9 +6,12 @@ import dataclasses
 from typing import Any
 
 from alpaviz.errors import AlpaVizError
+from alpaviz.models.bert import BERTConfig
 from alpaviz.models.gpt import GPTConfig
 from alpaviz.models.mlp import MLPConfig
+from alpaviz.models.moe import MoEConfig
 from alpaviz.models.training import ModelConfig, Training, make_training_step
+from alpaviz.models.vit import ViTConfig
 
 MODELS: dict[str, ModelConfig] = {
     "mlp-2": MLPConfig(num_layers=2),
@@ -27,6 +30,25 @@ MODELS: dict[str, ModelConfig] = {
     "gpt-15b": GPTConfig(hidden=5120, num_layers=48, num_heads=40),
     "gpt-39b": GPTConfig(hidden=8192, num_layers=48, num_heads=64),
     "gpt-76b": GPTConfig(hidden=10240, num_layers=60, num_heads=80),
+    "moe-tiny": MoEConfig(64, 2, 4, num_heads=4, vocab=256, seq=32, group=64, dtype="float32"),
+    # Zheng et al. 2022, table 7; 690M and 7.1B from the public benchmark code.
+    "moe-380m": MoEConfig(hidden=768, num_layers=8, num_experts=8),
+    "moe-690m": MoEConfig(hidden=768, num_layers=8, num_experts=16),
+    "moe-1.3b": MoEConfig(hidden=768, num_layers=16, num_experts=16),
+    "moe-2.4b": MoEConfig(hidden=1024, num_layers=16, num_experts=16),
+    "moe-7.1b": MoEConfig(hidden=1280, num_layers=16, num_experts=32),
+    "moe-10b": MoEConfig(hidden=1536, num_layers=16, num_experts=32),
+    "moe-27b": MoEConfig(hidden=2048, num_layers=16, num_experts=48),
+    "moe-70b": MoEConfig(hidden=2048, num_layers=32, num_experts=64),
+    "bert-tiny": BERTConfig(hidden=64, num_layers=2, num_heads=4, vocab=128, seq=32),
+    # Devlin et al. 2019, section 3.
+    "bert-base": BERTConfig(hidden=768, num_layers=12, num_heads=12),
+    "bert-large": BERTConfig(hidden=1024, num_layers=24, num_heads=16),
+    "vit-tiny": ViTConfig(hidden=64, num_layers=2, num_heads=4, patch=4, image=16, num_classes=8),
+    # Dosovitskiy et al. 2021, table 1.
+    "vit-b16": ViTConfig(hidden=768, num_layers=12, num_heads=12),
+    "vit-l16": ViTConfig(hidden=1024, num_layers=24, num_heads=16),
+    "vit-h14": ViTConfig(hidden=1280, num_layers=32, num_heads=16, patch=14),
 }
 """Configurations by name."""
 

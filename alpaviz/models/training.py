@@ -11,10 +11,13 @@ import jax
 
 from alpaviz.errors import AlpaVizError
 from alpaviz.models.adam import AdamOptions, apply_adam, init_adam
+from alpaviz.models.bert import BERTConfig, bert_loss, init_bert, make_bert_batch
 from alpaviz.models.gpt import GPTConfig, gpt_loss, init_gpt, make_gpt_batch
 from alpaviz.models.mlp import MLPConfig, init_mlp, make_mlp_batch, mlp_loss
+from alpaviz.models.moe import MoEConfig, init_moe, make_moe_batch, moe_loss
+from alpaviz.models.vit import ViTConfig, init_vit, make_vit_batch, vit_loss
 
-ModelConfig = GPTConfig | MLPConfig
+ModelConfig = BERTConfig | ViTConfig | GPTConfig | MLPConfig | MoEConfig
 
 
 class Training(NamedTuple):
@@ -35,8 +38,11 @@ class _Family:
 
 
 _FAMILIES: dict[type, _Family] = {
+    BERTConfig: _Family(init_bert, bert_loss, make_bert_batch),
+    ViTConfig: _Family(init_vit, vit_loss, make_vit_batch),
     GPTConfig: _Family(init_gpt, gpt_loss, make_gpt_batch),
     MLPConfig: _Family(init_mlp, mlp_loss, make_mlp_batch),
+    MoEConfig: _Family(init_moe, moe_loss, make_moe_batch),
 }
 
 

@@ -1,0 +1,67 @@
+"""BERT and ViT: their sizes, their losses, and that they can be planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from alpaviz.errors import AlpaVizError
+from alpaviz.models import MODELS, AdamOptions, BERTConfig, ViTConfig, count_parameters, get_model, make_training_step
+from alpaviz.planner import Planner
+from alpaviz.program import trace_program
+
+PUBLISHED_MILLIONS = {"bert-base": 110, "bert-large": 340, "vit-b16": 86, "vit-l16": 307, "vit-h14": 632}
+"""Devlin et al. 2019, section 3; Dosovitskiy et al. 2021, table 1. Rounded there."""
+TINY = ["bert-tiny", "vit-tiny"]
+
+
+@pytest.mark.parametrize(("name", "millions"), PUBLISHED_MILLIONS.items())
+def test_sizes_are_the_published_ones(name: str, millions: float) -> None:
+    assert count_parameters(get_model(name).state["params"]) == pytest.approx(millions * 1e6, rel=0.015)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_loss_begins_near_chance_and_falls(name: str) -> None:
+    step, state, batch = get_model(name, 16, abstract=False)
+    config: Any = MODELS[name]
+    chance = np.log(config.vocab if isinstance(config, BERTConfig) else config.num_classes)
+    run, losses = jax.jit(step), []
+    for _ in range(8):
+        state, metrics = run(state, batch)
+        losses.append(float(metrics["loss"]))
+    assert losses[0] == pytest.approx(chance, rel=0.25)
+    assert losses[-1] < 0.97 * losses[0]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_op_that_computes_can_be_split(name: str) -> None:
+    program = trace_program(*get_model(name, 4), num_microbatches=2)
+    assert program.warnings == ()
+    assert {op.primitive for op in program.ops if op.rule.is_opaque and op.flops > 0} == set()
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("name", TINY)
+def test_a_launched_plan_gives_the_single_device_result(name: str, stages: int) -> None:
+    step, state, batch = make_training_step(MODELS[name], 8, abstract=False, adam=AdamOptions(epsilon=1e-3))
+    planner = Planner(step, state, batch, cluster="virtual:4", num_microbatches=2)
+    planner.pin_num_stages(stages)
+    planner.solve(on_progress=lambda _: None)
+    with planner.launch() as executable:
+        new, metrics = executable(state, batch)
+        ours = executable.fetch((new["mu"], metrics))
+    new, metrics = jax.jit(step)(state, batch)
+    theirs = new["mu"], metrics
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5 * np.abs(b).max()), ours, theirs)
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(AlpaVizError, match="hidden 10 is not a multiple of num_heads 4"):
+        BERTConfig(10, 2, 4)
+    with pytest.raises(AlpaVizError, match="masked_share must be between 0 and 1"):
+        BERTConfig(8, 2, 4, masked_share=1.0)
+    with pytest.raises(AlpaVizError, match="image 20 is not a multiple of patch 16"):
+        ViTConfig(8, 2, 4, image=20)
