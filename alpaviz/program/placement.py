@@ -117,7 +117,8 @@ def _describe_forward(working: Sequence[MarkedEquation], groups: Sequence[int]) 
             continue
         group = index[marked.group]
         flops[group] += count_flops(marked.eqn)
-        scopes[group] = max(scopes[group], marked.scopes, key=len)
+        path = tuple("/".join(marked.scopes).split("/"))  # one scope may be written as a path
+        scopes[group] = max(scopes[group], path, key=len)
         signatures[group] += f"{marked.eqn.primitive.name}{[v.aval.str_short() for v in marked.eqn.outvars]}"
         for v in _inputs(marked.eqn):
             if v in producer:

@@ -19,7 +19,7 @@ def trace_blocks(kinds: list[int], outer: str = "") -> Program:
 
     def loss_fn(weights: Any, x: Any) -> Any:
         for i, (block, count) in enumerate(zip(weights, kinds, strict=True)):
-            with jax.named_scope(f"{outer}/block_{i}" if outer else f"block_{i}"):
+            with jax.named_scope(f"{outer}/block_{i}/mlp" if outer else f"block_{i}"):
                 for k in range(count):
                     x = jnp.tanh(x @ block[k])
         return jnp.mean(x**2)
