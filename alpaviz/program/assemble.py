@@ -13,6 +13,7 @@ from alpaviz.program.flops import count_flops
 from alpaviz.program.leaves import name_argument
 from alpaviz.program.placement import PlacedEquation, PlacedStep
 from alpaviz.program.program import Accumulation, Op, Program, Role, Value, ValueKind
+from alpaviz.program.results import warn_of_last_results
 from alpaviz.program.roles import MarkedStep
 from alpaviz.program.rule import ShardingRule
 from alpaviz.program.rules import make_rule, sign_equation
@@ -48,9 +49,10 @@ def assemble_program(
     jaxpr = internals.make_jaxpr(
         closed.jaxpr.constvars, closed.jaxpr.invars, placed.outvars, [e.eqn for e in ordered], closed.consts
     )
-    accumulations = _find_accumulations(ops, table.values, outputs, inputs[num_state:])
+    accumulations, from_batch = _find_accumulations(ops, table.values, outputs, inputs[num_state:])
     opaque = sorted({op.primitive for op in ops if op.rule.is_opaque and op.flops > 0})
     warnings = list(marked.warnings)
+    warnings += warn_of_last_results(accumulations, from_batch, ops, table.values, num_microbatches)
     if opaque:
         warnings.append(
             f"No sharding rule is known for {', '.join(opaque)}: these ops are planned whole on every device. "
@@ -112,7 +114,8 @@ def _make_ops(ordered: Sequence[PlacedEquation], table: _ValueTable) -> list[Op]
 
 def _find_accumulations(
     ops: Sequence[Op], values: Sequence[Value], outputs: Sequence[int | None], batch_inputs: Sequence[int]
-) -> tuple[Accumulation, ...]:
+) -> tuple[tuple[Accumulation, ...], set[int]]:
+    """What crosses into the update, and all values that depend on the batch."""
     made_by_microbatch: set[int] = set()
     from_batch = set(batch_inputs)
     read_once: dict[int, None] = {}
@@ -125,9 +128,8 @@ def _find_accumulations(
         if any(v in from_batch for v in op.inputs):
             from_batch.update(results)
     read_once.update({v: None for v in outputs if v in made_by_microbatch and v is not None})
-    return tuple(
-        Accumulation(v, "mean" if v in from_batch and _is_float(values[v].dtype) else "last") for v in read_once
-    )
+    found = [Accumulation(v, "mean" if v in from_batch and _is_float(values[v].dtype) else "last") for v in read_once]
+    return tuple(found), from_batch
 
 
 def _is_float(dtype: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from alpaviz.errors import InvalidStepError
+from alpaviz.program.leaves import NonArray
 
 NOT_SLICED = -1
 """What a user writes for a leaf that every microbatch gets whole; None does too."""
@@ -50,12 +51,16 @@ def list_batch_axes(batch: Sequence[Any], batch_axes: Any, names: Sequence[str])
 def _broadcast(prefix: Any, argument: Any, names: Sequence[str]) -> list[Any]:
     """The entry of `prefix` for each leaf of `argument`: the one at its path, or at a node above it."""
     entries = dict(jax.tree_util.tree_leaves_with_path(prefix, is_leaf=lambda node: node is None))
-    found, used = [], set()
-    for (path, _), name in zip(jax.tree_util.tree_leaves_with_path(argument), names, strict=True):
+    found, used = [], {()}
+    remaining = iter(names)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(argument, is_leaf=_has_no_array):
         above = next((path[:n] for n in range(len(path), -1, -1) if path[:n] in entries), None)
+        used.add(() if above is None else above)
+        if _has_no_array(leaf):
+            continue
+        name = next(remaining)
         if above is None:
             raise InvalidStepError(f"batch_axes does not fit the batch: it has no entry for {name}.")
-        used.add(above)
         found.append(entries[above])
     for path in entries:
         if path not in used and entries[path] is not None:
@@ -64,6 +69,10 @@ def _broadcast(prefix: Any, argument: Any, names: Sequence[str]) -> list[Any]:
                 "has no leaf."
             )
     return found
+
+
+def _has_no_array(node: Any) -> bool:
+    return node is None or isinstance(node, NonArray)
 
 
 def _check_axis(leaf: Any, axis: Any, name: str) -> int | None:

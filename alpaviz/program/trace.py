@@ -18,6 +18,7 @@ from alpaviz.program.assemble import assemble_program
 from alpaviz.program.batch_axes import list_batch_axes, slice_shapes
 from alpaviz.program.branches import select_branches
 from alpaviz.program.flatten import inline_calls
+from alpaviz.program.gradient import EXIT
 from alpaviz.program.layer_scans import UnstackedStep, unstack_layers
 from alpaviz.program.leaves import (
     NonArray,
@@ -29,6 +30,7 @@ from alpaviz.program.leaves import (
 )
 from alpaviz.program.placement import place_in_layers
 from alpaviz.program.program import Program
+from alpaviz.program.results import refuse_row_results
 from alpaviz.program.roles import mark_roles
 from alpaviz.program.sums import scale_sums
 from alpaviz.program.user_lines import choose_user_frame, format_line
@@ -159,6 +161,10 @@ def _trace_once(recipe: TraceRecipe, num_microbatches: int) -> Program:
     _refuse_effects(closed)
     closed = scale_sums(closed, num_microbatches, set(closed.jaxpr.invars[num_state:]))
     state_outputs = _match_state(recipe.state, out_trees[-1], leaves[:num_state], closed.out_avals)
+    if num_microbatches > 1 and any(eqn.primitive is EXIT for eqn in closed.jaxpr.eqns):
+        rows = {aval.shape[axis] for aval, axis in zip(avals, axes, strict=True) if axis is not None}
+        results = _name_leaves(jax.tree.unflatten(out_trees[-1], closed.out_avals))
+        refuse_row_results(flat_step, leaves, closed, rows, results, state_outputs)
     unstacked = unstack_layers(closed, state_outputs, num_state)
     closed, lanes = unstacked.closed, unstacked.input_lanes
     num_state_values = sum(max(1, count) for count in lanes[:num_state])

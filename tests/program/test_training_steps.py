@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import jax
@@ -463,10 +464,17 @@ def test_batch_leaves_with_their_own_axes_give_the_single_device_result(stages: 
         return descend(params, grads), loss
 
     x, y = make_rows()
-    batch = {"x": x.T.copy(), "y": y, "scale": np.linspace(0.5, 1.5, 16, dtype=np.float32)}
+    batch = {"x": x.T.copy(), "y": y, "scale": np.linspace(0.5, 1.5, 16, dtype=np.float32), "none": None, "name": "a"}
     mask = (np.asarray([1.0, 0.0] * 4, np.float32),)
-    axes = ({"x": 1, "y": 0, "scale": None}, 0)
-    assert_launched_like_jax(step, init_network(), batch, mask, stages=stages, batch_axes=axes)
+    axes = ({"x": 1, "y": 0, "scale": None, "none": 0, "name": 0}, 0)
+
+    def reference(params: Any, batch: Any, mask: Any) -> Any:
+        arrays = {name: batch[name] for name in ("x", "y", "scale")}
+        return jax.jit(step)(params, arrays, mask)
+
+    assert_launched_like_jax(
+        step, init_network(), batch, mask, stages=stages, batch_axes=axes, reference=reference, jit=lambda f: f
+    )
 
 
 def test_batch_axes_that_do_not_fit_name_the_leaf() -> None:
@@ -494,6 +502,56 @@ def test_batch_axes_that_do_not_fit_name_the_leaf() -> None:
         plan(num_microbatches=2, batch_axes=({"x": 0, "y": 0, "z": 0},))
     with pytest.raises(InvalidStepError, match=r"batch_axes .*'rows' for batch\['x'\]"):
         plan(num_microbatches=2, batch_axes=({"x": "rows", "y": 0},))
+
+
+def test_a_result_with_a_value_for_each_row_is_refused() -> None:
+    def loss_fn(params: Any, x: Any, y: Any) -> Any:
+        out = apply_network(params, x)
+        return jnp.mean((out - y) ** 2), {"out": out}
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        (loss, aux), grads = alpaviz.value_and_grad(loss_fn, has_aux=True)(params, x, y)
+        return descend(params, grads), {"loss": loss, **aux}
+
+    with pytest.raises(InvalidStepError, match=r"result \[1\]\['out'\] has the shape \(8, 16\) .* and \(4, 16\) for"):
+        assert_launched_like_jax(step, init_network(), *make_rows(), stages=1, microbatches=2)
+    assert_launched_like_jax(step, init_network(), *make_rows(), stages=2, microbatches=1)
+
+
+def test_a_result_as_long_as_a_microbatch_is_not_taken_for_one_of_rows() -> None:
+    def loss_fn(params: Any, x: Any, y: Any) -> Any:
+        out = apply_network(params, x)
+        return jnp.mean((out - y) ** 2), out.reshape(-1, 4, 4).mean(0)
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        (_, means), grads = alpaviz.value_and_grad(loss_fn, has_aux=True)(params, x, y)
+        return descend(params, grads), means
+
+    assert_launched_like_jax(step, init_network(), *make_rows(), stages=1, microbatches=2)
+
+
+def test_a_count_over_the_batch_has_a_warning_with_its_line_and_none_as_a_float() -> None:
+    def make(dtype: Any) -> Any:
+        def loss_fn(params: Any, x: Any, y: Any) -> Any:
+            out = apply_network(params, x)
+            return jnp.mean((out - y) ** 2), jnp.sum(out > y, dtype=dtype)
+
+        def step(params: Any, x: Any, y: Any) -> Any:
+            (_, count), grads = alpaviz.value_and_grad(loss_fn, has_aux=True)(params, x, y)
+            return descend(params, grads), count
+
+        return step
+
+    def list_warnings(dtype: Any, microbatches: int) -> tuple[str, ...]:
+        planner = Planner(
+            make(dtype), init_network(), *make_rows(), cluster="virtual:2", num_microbatches=microbatches
+        )
+        return planner.program.warnings
+
+    (warning,) = list_warnings(jnp.int32, 2)
+    assert re.match(r"At test_training_steps.py:\d+ the step makes a result of type int32 from the batch", warning)
+    assert not list_warnings(jnp.int32, 1)
+    assert not list_warnings(jnp.float32, 2)
 
 
 # Buffers
