@@ -29,6 +29,7 @@ from alpaviz.types import ShardingSpec, count_shards
 
 _OP_CLASSES = {
     "dot_general": "matmul",
+    "ragged_dot_general": "matmul",
     "conv_general_dilated": "convolution",
     "gather": "gather",
     "scatter-add": "gather",

@@ -9,6 +9,13 @@ from alpaviz.models.bert import BERTConfig, abstract_bert, bert_loss, init_bert,
 from alpaviz.models.gpt import GPTConfig, abstract_gpt, gpt_loss, init_gpt, make_gpt_batch
 from alpaviz.models.mlp import MLPConfig, init_mlp, make_mlp_batch, mlp_loss
 from alpaviz.models.moe import MoEConfig, abstract_moe, init_moe, make_moe_batch, moe_loss
+from alpaviz.models.ragged_moe import (
+    RaggedMoEConfig,
+    abstract_ragged_moe,
+    init_ragged_moe,
+    make_ragged_moe_batch,
+    ragged_moe_loss,
+)
 from alpaviz.models.registry import MODELS, get_model, get_model_config
 from alpaviz.models.training import Training, count_parameters, make_training_step
 from alpaviz.models.vit import ViTConfig, abstract_vit, init_vit, make_vit_batch, vit_loss
@@ -20,11 +27,13 @@ __all__ = [
     "GPTConfig",
     "MLPConfig",
     "MoEConfig",
+    "RaggedMoEConfig",
     "Training",
     "ViTConfig",
     "abstract_bert",
     "abstract_gpt",
     "abstract_moe",
+    "abstract_ragged_moe",
     "abstract_vit",
     "apply_adam",
     "bert_loss",
@@ -37,14 +46,17 @@ __all__ = [
     "init_gpt",
     "init_mlp",
     "init_moe",
+    "init_ragged_moe",
     "init_vit",
     "make_bert_batch",
     "make_gpt_batch",
     "make_mlp_batch",
     "make_moe_batch",
+    "make_ragged_moe_batch",
     "make_training_step",
     "make_vit_batch",
     "mlp_loss",
     "moe_loss",
+    "ragged_moe_loss",
     "vit_loss",
 ]

@@ -10,6 +10,7 @@ from alpaviz.models.bert import BERTConfig
 from alpaviz.models.gpt import GPTConfig
 from alpaviz.models.mlp import MLPConfig
 from alpaviz.models.moe import MoEConfig
+from alpaviz.models.ragged_moe import RaggedMoEConfig
 from alpaviz.models.training import ModelConfig, Training, make_training_step
 from alpaviz.models.vit import ViTConfig
 
@@ -40,6 +41,10 @@ MODELS: dict[str, ModelConfig] = {
     "moe-10b": MoEConfig(hidden=1536, num_layers=16, num_experts=32),
     "moe-27b": MoEConfig(hidden=2048, num_layers=16, num_experts=48),
     "moe-70b": MoEConfig(hidden=2048, num_layers=32, num_experts=64),
+    "ragged-moe-tiny": RaggedMoEConfig(64, 96, 2, 4, num_heads=4, vocab=256, seq=32, dtype="float32"),
+    "ragged-moe-1b": RaggedMoEConfig(1024, 1792, 16, 8, num_heads=16),
+    # The size of Mixtral 8x7B (Jiang et al. 2024, table 1), but with as many key as query heads.
+    "ragged-moe-8x7b": RaggedMoEConfig(4096, 14336, 32, 8, num_heads=32, seq=4096),
     "bert-tiny": BERTConfig(hidden=64, num_layers=2, num_heads=4, vocab=128, seq=32),
     # Devlin et al. 2019, section 3.
     "bert-base": BERTConfig(hidden=768, num_layers=12, num_heads=12),

@@ -15,9 +15,10 @@ from alpaviz.models.bert import BERTConfig, bert_loss, init_bert, make_bert_batc
 from alpaviz.models.gpt import GPTConfig, gpt_loss, init_gpt, make_gpt_batch
 from alpaviz.models.mlp import MLPConfig, init_mlp, make_mlp_batch, mlp_loss
 from alpaviz.models.moe import MoEConfig, init_moe, make_moe_batch, moe_loss
+from alpaviz.models.ragged_moe import RaggedMoEConfig, init_ragged_moe, make_ragged_moe_batch, ragged_moe_loss
 from alpaviz.models.vit import ViTConfig, init_vit, make_vit_batch, vit_loss
 
-ModelConfig = BERTConfig | ViTConfig | GPTConfig | MLPConfig | MoEConfig
+ModelConfig = BERTConfig | RaggedMoEConfig | ViTConfig | GPTConfig | MLPConfig | MoEConfig
 
 
 class Training(NamedTuple):
@@ -39,6 +40,7 @@ class _Family:
 
 _FAMILIES: dict[type, _Family] = {
     BERTConfig: _Family(init_bert, bert_loss, make_bert_batch),
+    RaggedMoEConfig: _Family(init_ragged_moe, ragged_moe_loss, make_ragged_moe_batch),
     ViTConfig: _Family(init_vit, vit_loss, make_vit_batch),
     GPTConfig: _Family(init_gpt, gpt_loss, make_gpt_batch),
     MLPConfig: _Family(init_mlp, mlp_loss, make_mlp_batch),

@@ -27,6 +27,8 @@ def count_flops(eqn: Any) -> float:
         (contract, _), _ = eqn.params["dimension_numbers"]
         left = eqn.invars[0].aval.shape
         return 2.0 * float(math.prod(eqn.outvars[0].aval.shape) * math.prod(left[d] for d in contract))
+    if name == "ragged_dot_general":
+        return _count_ragged_flops(eqn)
     if name == "conv_general_dilated":
         kernel = eqn.invars[1].aval.shape
         out_feature = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
@@ -46,6 +48,16 @@ def count_flops(eqn: Any) -> float:
     if name.startswith("scatter"):
         return float(math.prod(eqn.invars[-1].aval.shape))
     return float(sum(math.prod(v.aval.shape) for v in eqn.outvars))
+
+
+def _count_ragged_flops(eqn: Any) -> float:
+    """Each row meets the weights of its own group only."""
+    numbers = eqn.params["ragged_dot_dimension_numbers"]
+    (_, contracted), (_, batch) = numbers.dot_dimension_numbers
+    right = eqn.invars[1].aval.shape
+    shared = {*contracted, *batch, *numbers.rhs_group_dimensions}
+    free = [size for d, size in enumerate(right) if d not in shared]
+    return 2.0 * float(math.prod(eqn.invars[0].aval.shape) * math.prod(free))
 
 
 def _count_body(closed: Any) -> float:

@@ -3,7 +3,7 @@
 Each module registers a family of primitives; importing the package registers them all.
 """
 
-from alpaviz.program.rules import contraction, control, elementwise, indexing, reduction, shape, window
+from alpaviz.program.rules import contraction, control, elementwise, indexing, ragged, reduction, shape, window
 from alpaviz.program.rules.registry import (
     OpSignature,
     list_primitives,
@@ -21,6 +21,7 @@ __all__ = [
     "indexing",
     "list_primitives",
     "make_rule",
+    "ragged",
     "reduction",
     "register_rule",
     "register_sharding_rule",
