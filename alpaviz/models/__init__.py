@@ -7,6 +7,7 @@ shapes only.
 from alpaviz.models.adam import AdamOptions, apply_adam, init_adam
 from alpaviz.models.bert import BERTConfig, abstract_bert, bert_loss, init_bert, make_bert_batch
 from alpaviz.models.gpt import GPTConfig, abstract_gpt, gpt_loss, init_gpt, make_gpt_batch
+from alpaviz.models.llama import LlamaConfig, abstract_llama, init_llama, llama_loss, make_llama_batch
 from alpaviz.models.mlp import MLPConfig, init_mlp, make_mlp_batch, mlp_loss
 from alpaviz.models.moe import MoEConfig, abstract_moe, init_moe, make_moe_batch, moe_loss
 from alpaviz.models.ragged_moe import (
@@ -25,6 +26,7 @@ __all__ = [
     "AdamOptions",
     "BERTConfig",
     "GPTConfig",
+    "LlamaConfig",
     "MLPConfig",
     "MoEConfig",
     "RaggedMoEConfig",
@@ -32,6 +34,7 @@ __all__ = [
     "ViTConfig",
     "abstract_bert",
     "abstract_gpt",
+    "abstract_llama",
     "abstract_moe",
     "abstract_ragged_moe",
     "abstract_vit",
@@ -44,12 +47,15 @@ __all__ = [
     "init_adam",
     "init_bert",
     "init_gpt",
+    "init_llama",
     "init_mlp",
     "init_moe",
     "init_ragged_moe",
     "init_vit",
+    "llama_loss",
     "make_bert_batch",
     "make_gpt_batch",
+    "make_llama_batch",
     "make_mlp_batch",
     "make_moe_batch",
     "make_ragged_moe_batch",

@@ -8,6 +8,7 @@ from typing import Any
 from alpaviz.errors import AlpaVizError
 from alpaviz.models.bert import BERTConfig
 from alpaviz.models.gpt import GPTConfig
+from alpaviz.models.llama import LlamaConfig
 from alpaviz.models.mlp import MLPConfig
 from alpaviz.models.moe import MoEConfig
 from alpaviz.models.ragged_moe import RaggedMoEConfig
@@ -54,6 +55,12 @@ MODELS: dict[str, ModelConfig] = {
     "vit-b16": ViTConfig(hidden=768, num_layers=12, num_heads=12),
     "vit-l16": ViTConfig(hidden=1024, num_layers=24, num_heads=16),
     "vit-h14": ViTConfig(hidden=1280, num_layers=32, num_heads=16, patch=14),
+    "llama-tiny": LlamaConfig(64, 160, 2, 4, 2, vocab=256, seq=32, dtype="float32"),
+    # The published configuration files of TinyLlama, Llama 2 (Touvron et al. 2023b, appendix) and Llama 3.
+    "llama-1b": LlamaConfig(2048, 5632, 22, 32, 4),
+    "llama-7b": LlamaConfig(4096, 11008, 32, 32, 32, seq=4096),
+    "llama-8b": LlamaConfig(4096, 14336, 32, 32, 8, vocab=128256, seq=8192, theta=500000.0),
+    "llama-70b": LlamaConfig(8192, 28672, 80, 64, 8, seq=4096),
 }
 """Configurations by name."""
 

@@ -13,12 +13,13 @@ from alpaviz.errors import AlpaVizError
 from alpaviz.models.adam import AdamOptions, apply_adam, init_adam
 from alpaviz.models.bert import BERTConfig, bert_loss, init_bert, make_bert_batch
 from alpaviz.models.gpt import GPTConfig, gpt_loss, init_gpt, make_gpt_batch
+from alpaviz.models.llama import LlamaConfig, init_llama, llama_loss, make_llama_batch
 from alpaviz.models.mlp import MLPConfig, init_mlp, make_mlp_batch, mlp_loss
 from alpaviz.models.moe import MoEConfig, init_moe, make_moe_batch, moe_loss
 from alpaviz.models.ragged_moe import RaggedMoEConfig, init_ragged_moe, make_ragged_moe_batch, ragged_moe_loss
 from alpaviz.models.vit import ViTConfig, init_vit, make_vit_batch, vit_loss
 
-ModelConfig = BERTConfig | RaggedMoEConfig | ViTConfig | GPTConfig | MLPConfig | MoEConfig
+ModelConfig = LlamaConfig | BERTConfig | RaggedMoEConfig | ViTConfig | GPTConfig | MLPConfig | MoEConfig
 
 
 class Training(NamedTuple):
@@ -39,6 +40,7 @@ class _Family:
 
 
 _FAMILIES: dict[type, _Family] = {
+    LlamaConfig: _Family(init_llama, llama_loss, make_llama_batch),
     BERTConfig: _Family(init_bert, bert_loss, make_bert_batch),
     RaggedMoEConfig: _Family(init_ragged_moe, ragged_moe_loss, make_ragged_moe_batch),
     ViTConfig: _Family(init_vit, vit_loss, make_vit_batch),

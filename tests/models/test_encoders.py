@@ -1,4 +1,4 @@
-"""BERT, ViT and the ragged mixture of experts: their sizes, their losses, and that they can be planned."""
+"""BERT, ViT, Llama and the ragged mixture of experts: their sizes, their losses, and that they can be planned."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from alpaviz.models import (
     MODELS,
     AdamOptions,
     BERTConfig,
+    LlamaConfig,
     RaggedMoEConfig,
     ViTConfig,
     count_parameters,
@@ -23,9 +24,12 @@ from alpaviz.planner import Planner
 from alpaviz.program import trace_program
 from tests.models.microbatches import average_over_halves
 
-PUBLISHED_MILLIONS = {"bert-base": 110, "bert-large": 340, "vit-b16": 86, "vit-l16": 307, "vit-h14": 632}
-"""Devlin et al. 2019, section 3; Dosovitskiy et al. 2021, table 1. Rounded there."""
-TINY = ["bert-tiny", "ragged-moe-tiny", "vit-tiny"]
+PUBLISHED_MILLIONS = {
+    "bert-base": 110, "bert-large": 340, "vit-b16": 86, "vit-l16": 307, "vit-h14": 632, "llama-1b": 1100,
+    "llama-7b": 6738, "llama-8b": 8030, "llama-70b": 68977,
+}  # fmt: skip
+"""Devlin et al. 2019, section 3; Dosovitskiy et al. 2021, table 1; TinyLlama, Llama 2 and 3. Some are rounded there."""
+TINY = ["bert-tiny", "llama-tiny", "ragged-moe-tiny", "vit-tiny"]
 
 
 @pytest.mark.parametrize(("name", "millions"), PUBLISHED_MILLIONS.items())
@@ -67,6 +71,24 @@ def test_a_launched_plan_gives_the_single_device_result(name: str, stages: int) 
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5 * np.abs(b).max()), ours, theirs)
 
 
+@pytest.mark.parametrize("name", ["gpt-tiny", "llama-tiny"])
+def test_a_scanned_model_computes_what_the_written_out_one_does(name: str) -> None:
+    _, written, batch = get_model(name, 4, abstract=False)
+    step, scanned, _ = get_model(name, 4, abstract=False, scan=True)
+    count = MODELS[name].num_layers
+
+    def stack(params: Any) -> Any:
+        blocks = [params[f"block_{i}"] for i in range(count)]
+        rest = {key: value for key, value in params.items() if not key.startswith("block_")}
+        return rest | {"blocks": jax.tree.map(lambda *layers: np.stack(layers), *blocks)}
+
+    jax.tree.map(np.testing.assert_array_equal, stack(written["params"]), scanned["params"])
+    ours, metrics = jax.jit(step)(scanned, batch)
+    theirs, expected = jax.jit(get_model(name, 4).step)(written, batch)
+    np.testing.assert_allclose(metrics["loss"], expected["loss"], rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-7), ours["mu"], stack(theirs["mu"]))
+
+
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(AlpaVizError, match="hidden 10 is not a multiple of num_heads 4"):
         BERTConfig(10, 2, 4)
@@ -74,5 +96,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         BERTConfig(8, 2, 4, masked_share=1.0)
     with pytest.raises(AlpaVizError, match="num_chosen 5 is not among 1 to 4"):
         RaggedMoEConfig(8, 8, 2, 4, num_heads=4, num_chosen=5)
+    with pytest.raises(AlpaVizError, match="num_heads 4 is no multiple of 3 groups"):
+        LlamaConfig(16, 16, 2, 4, 3)
     with pytest.raises(AlpaVizError, match="image 20 is not a multiple of patch 16"):
         ViTConfig(8, 2, 4, image=20)
