@@ -18,6 +18,7 @@ from alpaviz.models.ragged_moe import (
     ragged_moe_loss,
 )
 from alpaviz.models.registry import MODELS, get_model, get_model_config
+from alpaviz.models.t5 import T5Config, abstract_t5, init_t5, make_t5_batch, t5_loss
 from alpaviz.models.training import Training, count_parameters, make_training_step
 from alpaviz.models.vit import ViTConfig, abstract_vit, init_vit, make_vit_batch, vit_loss
 
@@ -30,6 +31,7 @@ __all__ = [
     "MLPConfig",
     "MoEConfig",
     "RaggedMoEConfig",
+    "T5Config",
     "Training",
     "ViTConfig",
     "abstract_bert",
@@ -37,6 +39,7 @@ __all__ = [
     "abstract_llama",
     "abstract_moe",
     "abstract_ragged_moe",
+    "abstract_t5",
     "abstract_vit",
     "apply_adam",
     "bert_loss",
@@ -51,6 +54,7 @@ __all__ = [
     "init_mlp",
     "init_moe",
     "init_ragged_moe",
+    "init_t5",
     "init_vit",
     "llama_loss",
     "make_bert_batch",
@@ -59,10 +63,12 @@ __all__ = [
     "make_mlp_batch",
     "make_moe_batch",
     "make_ragged_moe_batch",
+    "make_t5_batch",
     "make_training_step",
     "make_vit_batch",
     "mlp_loss",
     "moe_loss",
     "ragged_moe_loss",
+    "t5_loss",
     "vit_loss",
 ]

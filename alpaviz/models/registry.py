@@ -12,6 +12,7 @@ from alpaviz.models.llama import LlamaConfig
 from alpaviz.models.mlp import MLPConfig
 from alpaviz.models.moe import MoEConfig
 from alpaviz.models.ragged_moe import RaggedMoEConfig
+from alpaviz.models.t5 import T5Config
 from alpaviz.models.training import ModelConfig, Training, make_training_step
 from alpaviz.models.vit import ViTConfig
 
@@ -61,6 +62,12 @@ MODELS: dict[str, ModelConfig] = {
     "llama-7b": LlamaConfig(4096, 11008, 32, 32, 32, seq=4096),
     "llama-8b": LlamaConfig(4096, 14336, 32, 32, 8, vocab=128256, seq=8192, theta=500000.0),
     "llama-70b": LlamaConfig(8192, 28672, 80, 64, 8, seq=4096),
+    "t5-tiny": T5Config(64, 128, 2, 4, head_size=16, vocab=256, source=32, target=16, dtype="float32"),
+    # Raffel et al. 2020, section 3.7.
+    "t5-small": T5Config(512, 2048, 6, 8),
+    "t5-base": T5Config(768, 3072, 12, 12),
+    "t5-large": T5Config(1024, 4096, 24, 16),
+    "t5-3b": T5Config(1024, 16384, 24, 32, head_size=128),
 }
 """Configurations by name."""
 

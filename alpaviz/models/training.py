@@ -17,9 +17,10 @@ from alpaviz.models.llama import LlamaConfig, init_llama, llama_loss, make_llama
 from alpaviz.models.mlp import MLPConfig, init_mlp, make_mlp_batch, mlp_loss
 from alpaviz.models.moe import MoEConfig, init_moe, make_moe_batch, moe_loss
 from alpaviz.models.ragged_moe import RaggedMoEConfig, init_ragged_moe, make_ragged_moe_batch, ragged_moe_loss
+from alpaviz.models.t5 import T5Config, init_t5, make_t5_batch, t5_loss
 from alpaviz.models.vit import ViTConfig, init_vit, make_vit_batch, vit_loss
 
-ModelConfig = LlamaConfig | BERTConfig | RaggedMoEConfig | ViTConfig | GPTConfig | MLPConfig | MoEConfig
+ModelConfig = T5Config | LlamaConfig | BERTConfig | RaggedMoEConfig | ViTConfig | GPTConfig | MLPConfig | MoEConfig
 
 
 class Training(NamedTuple):
@@ -40,6 +41,7 @@ class _Family:
 
 
 _FAMILIES: dict[type, _Family] = {
+    T5Config: _Family(init_t5, t5_loss, make_t5_batch),
     LlamaConfig: _Family(init_llama, llama_loss, make_llama_batch),
     BERTConfig: _Family(init_bert, bert_loss, make_bert_batch),
     RaggedMoEConfig: _Family(init_ragged_moe, ragged_moe_loss, make_ragged_moe_batch),

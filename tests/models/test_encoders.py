@@ -1,4 +1,4 @@
-"""BERT, ViT, Llama and the ragged mixture of experts: their sizes, their losses, and that they can be planned."""
+"""BERT, ViT, Llama, T5 and the ragged mixture of experts: their sizes, their losses, and that they can be planned."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from alpaviz.models import (
     BERTConfig,
     LlamaConfig,
     RaggedMoEConfig,
+    T5Config,
     ViTConfig,
     count_parameters,
     get_model,
     make_training_step,
 )
+from alpaviz.models.t5 import find_buckets
 from alpaviz.planner import Planner
 from alpaviz.program import trace_program
 from tests.models.microbatches import average_over_halves
@@ -27,9 +29,10 @@ from tests.models.microbatches import average_over_halves
 PUBLISHED_MILLIONS = {
     "bert-base": 110, "bert-large": 340, "vit-b16": 86, "vit-l16": 307, "vit-h14": 632, "llama-1b": 1100,
     "llama-7b": 6738, "llama-8b": 8030, "llama-70b": 68977,
+    "t5-small": 60.5, "t5-base": 222.9, "t5-large": 737.7, "t5-3b": 2851.6,
 }  # fmt: skip
 """Devlin et al. 2019, section 3; Dosovitskiy et al. 2021, table 1; TinyLlama, Llama 2 and 3. Some are rounded there."""
-TINY = ["bert-tiny", "llama-tiny", "ragged-moe-tiny", "vit-tiny"]
+TINY = ["bert-tiny", "llama-tiny", "ragged-moe-tiny", "t5-tiny", "vit-tiny"]
 
 
 @pytest.mark.parametrize(("name", "millions"), PUBLISHED_MILLIONS.items())
@@ -89,6 +92,18 @@ def test_a_scanned_model_computes_what_the_written_out_one_does(name: str) -> No
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-7), ours["mu"], stack(theirs["mu"]))
 
 
+def test_relative_positions_share_buckets_the_further_they_are() -> None:
+    config = MODELS["t5-base"]
+    causal, both = find_buckets(600, config, is_causal=True), find_buckets(600, config, is_causal=False)
+    assert causal[20, 4] == 16
+    assert causal[500, 10] == 31
+    assert np.all(causal[np.triu_indices(600)] == 0)
+    assert both[10, 3] == 7
+    assert both[3, 10] == 16 + 7
+    assert both.max() == 31
+    assert np.all(np.diff(causal[-1]) <= 0)
+
+
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(AlpaVizError, match="hidden 10 is not a multiple of num_heads 4"):
         BERTConfig(10, 2, 4)
@@ -98,5 +113,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         RaggedMoEConfig(8, 8, 2, 4, num_heads=4, num_chosen=5)
     with pytest.raises(AlpaVizError, match="num_heads 4 is no multiple of 3 groups"):
         LlamaConfig(16, 16, 2, 4, 3)
+    with pytest.raises(AlpaVizError, match="buckets must be a multiple of 4, not 6"):
+        T5Config(8, 8, 2, 2, buckets=6)
     with pytest.raises(AlpaVizError, match="image 20 is not a multiple of patch 16"):
         ViTConfig(8, 2, 4, image=20)
