@@ -240,14 +240,12 @@ def test_pins_that_no_plan_keeps_are_named_and_the_plan_is_kept() -> None:
     assert planner.plan is plan
 
 
-def test_a_split_that_does_not_divide_is_refused_when_solving() -> None:
+def test_a_split_that_does_not_divide_is_refused_at_once_with_both_numbers() -> None:
     planner = make_planner("virtual:8")
-    planner.pin_num_stages(1)
     planner.pin_logical_mesh("8")
-    # 4 heads cannot be split by 8.
-    planner.pin_spec("state['params']['block_1']['out']", "[x, -, -]")
-    with pytest.raises(PinConflictError, match="out'\\] is sharded"):
-        solve(planner)
+    with pytest.raises(PinError, match="has 4 elements, which do not divide into 8 parts"):
+        planner.pin_spec("state['params']['block_1']['out']", "[x, -, -]")
+    assert len(planner.pins) == 1
 
 
 def test_a_model_that_fits_on_no_device_says_what_is_short_and_by_how_much() -> None:

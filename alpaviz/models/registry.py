@@ -6,7 +6,9 @@ import dataclasses
 from typing import Any
 
 from alpaviz.errors import AlpaVizError
+from alpaviz.models.attention import AttentionConfig
 from alpaviz.models.bert import BERTConfig
+from alpaviz.models.convnet import ConvNetConfig
 from alpaviz.models.gpt import GPTConfig
 from alpaviz.models.llama import LlamaConfig
 from alpaviz.models.mlp import MLPConfig
@@ -14,7 +16,9 @@ from alpaviz.models.moe import MoEConfig
 from alpaviz.models.ragged_moe import RaggedMoEConfig
 from alpaviz.models.t5 import T5Config
 from alpaviz.models.training import ModelConfig, Training, make_training_step
+from alpaviz.models.unet import UNetConfig
 from alpaviz.models.vit import ViTConfig
+from alpaviz.models.wide_resnet import WideResNetConfig
 
 MODELS: dict[str, ModelConfig] = {
     "mlp-2": MLPConfig(num_layers=2),
@@ -68,6 +72,20 @@ MODELS: dict[str, ModelConfig] = {
     "t5-base": T5Config(768, 3072, 12, 12),
     "t5-large": T5Config(1024, 4096, 24, 16),
     "t5-3b": T5Config(1024, 16384, 24, 32, head_size=128),
+    "wide-resnet-tiny": WideResNetConfig(14, 8, 2, image=32, num_classes=8),
+    # Zheng et al. 2022, table 8; 500M from the public benchmark code.
+    "wide-resnet-250m": WideResNetConfig(50, 160, 2),
+    "wide-resnet-500m": WideResNetConfig(50, 224, 2),
+    "wide-resnet-1b": WideResNetConfig(50, 320, 2),
+    "wide-resnet-2b": WideResNetConfig(50, 448, 2),
+    "wide-resnet-4b": WideResNetConfig(50, 640, 2),
+    "wide-resnet-6.8b": WideResNetConfig(50, 320, 16),
+    "wide-resnet-13b": WideResNetConfig(101, 320, 16),
+    "unet-tiny": UNetConfig(8, 3, 16),
+    "unet-base": UNetConfig(64, 5, 512),
+    # Teaching sizes, like those of the MLP and the smallest of the other families.
+    "convnet-tiny": ConvNetConfig(16, 3),
+    "attention-tiny": AttentionConfig(32, 4),
 }
 """Configurations by name."""
 

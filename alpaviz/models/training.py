@@ -11,16 +11,23 @@ import jax
 
 from alpaviz.errors import AlpaVizError
 from alpaviz.models.adam import AdamOptions, apply_adam, init_adam
+from alpaviz.models.attention import AttentionConfig, attention_loss, init_attention, make_attention_batch
 from alpaviz.models.bert import BERTConfig, bert_loss, init_bert, make_bert_batch
+from alpaviz.models.convnet import ConvNetConfig, convnet_loss, init_convnet, make_convnet_batch
 from alpaviz.models.gpt import GPTConfig, gpt_loss, init_gpt, make_gpt_batch
 from alpaviz.models.llama import LlamaConfig, init_llama, llama_loss, make_llama_batch
 from alpaviz.models.mlp import MLPConfig, init_mlp, make_mlp_batch, mlp_loss
 from alpaviz.models.moe import MoEConfig, init_moe, make_moe_batch, moe_loss
 from alpaviz.models.ragged_moe import RaggedMoEConfig, init_ragged_moe, make_ragged_moe_batch, ragged_moe_loss
 from alpaviz.models.t5 import T5Config, init_t5, make_t5_batch, t5_loss
+from alpaviz.models.unet import UNetConfig, init_unet, make_unet_batch, unet_loss
 from alpaviz.models.vit import ViTConfig, init_vit, make_vit_batch, vit_loss
+from alpaviz.models.wide_resnet import WideResNetConfig, init_wide_resnet, make_wide_resnet_batch, wide_resnet_loss
 
-ModelConfig = T5Config | LlamaConfig | BERTConfig | RaggedMoEConfig | ViTConfig | GPTConfig | MLPConfig | MoEConfig
+ModelConfig = (
+    AttentionConfig | BERTConfig | ConvNetConfig | GPTConfig | LlamaConfig | MLPConfig
+    | MoEConfig | RaggedMoEConfig | T5Config | UNetConfig | ViTConfig | WideResNetConfig
+)
 
 
 class Training(NamedTuple):
@@ -41,14 +48,18 @@ class _Family:
 
 
 _FAMILIES: dict[type, _Family] = {
-    T5Config: _Family(init_t5, t5_loss, make_t5_batch),
-    LlamaConfig: _Family(init_llama, llama_loss, make_llama_batch),
+    AttentionConfig: _Family(init_attention, attention_loss, make_attention_batch),
     BERTConfig: _Family(init_bert, bert_loss, make_bert_batch),
-    RaggedMoEConfig: _Family(init_ragged_moe, ragged_moe_loss, make_ragged_moe_batch),
-    ViTConfig: _Family(init_vit, vit_loss, make_vit_batch),
+    ConvNetConfig: _Family(init_convnet, convnet_loss, make_convnet_batch),
     GPTConfig: _Family(init_gpt, gpt_loss, make_gpt_batch),
+    LlamaConfig: _Family(init_llama, llama_loss, make_llama_batch),
     MLPConfig: _Family(init_mlp, mlp_loss, make_mlp_batch),
     MoEConfig: _Family(init_moe, moe_loss, make_moe_batch),
+    RaggedMoEConfig: _Family(init_ragged_moe, ragged_moe_loss, make_ragged_moe_batch),
+    T5Config: _Family(init_t5, t5_loss, make_t5_batch),
+    UNetConfig: _Family(init_unet, unet_loss, make_unet_batch),
+    ViTConfig: _Family(init_vit, vit_loss, make_vit_batch),
+    WideResNetConfig: _Family(init_wide_resnet, wide_resnet_loss, make_wide_resnet_batch),
 }
 
 

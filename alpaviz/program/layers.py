@@ -169,9 +169,9 @@ class _SegmentProblem:
 
 def _choose_cuts(problem: _SegmentProblem, starts: Sequence[int] | None) -> list[int] | None:
     """Fewest distinct layers for their number, then the best balance. Repeated blocks of a model are not cut."""
-    most = len(starts) + 1 if starts else len(problem.flops) // 3
+    most = len(starts) + 1 if starts else max(2, len(problem.flops) // 3)
     best: tuple[tuple[float, float, int], list[int]] | None = None
-    for num_layers in range(1, min(MAX_AUTOMATIC_LAYERS, max(1, most)) + 1):
+    for num_layers in range(1, min(MAX_AUTOMATIC_LAYERS, most, len(problem.flops)) + 1):
         cuts = problem.cut(num_layers, starts=starts)
         if cuts is None:
             continue
