@@ -66,7 +66,8 @@ class ShardingRule:
     """Factors of one op, and for each dimension of each operand and result the factors that it is made of.
 
     `operands[i][d]` are positions in `factors`. `is_opaque` marks the safe rule of an op that has no rule of its own.
-    `body` is what a loop or branch does inside; empty for other ops.
+    `body` is what a loop or branch does inside; empty for other ops. `can_scatter` is false where XLA does not end a
+    reduction in a reduce-scatter.
     """
 
     factors: tuple[Factor, ...]
@@ -74,10 +75,11 @@ class ShardingRule:
     results: tuple[tuple[DimFactors, ...], ...]
     is_opaque: bool = False
     body: tuple[BodyWork, ...] = ()
+    can_scatter: bool = True
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        parts = (self.factors, self.operands, self.results, self.is_opaque, self.body)
+        parts = (self.factors, self.operands, self.results, self.is_opaque, self.body, self.can_scatter)
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
@@ -128,6 +130,7 @@ class RuleBuilder:
         results: Iterable[Iterable[int | DimFactors]],
         *,
         is_opaque: bool = False,
+        can_scatter: bool = True,
     ) -> ShardingRule:
         """The rule; a dimension is a factor's position or a tuple of positions."""
 
@@ -135,7 +138,8 @@ class RuleBuilder:
             return tuple((d,) if isinstance(d, int) else tuple(d) for d in dims)
 
         return ShardingRule(
-            tuple(self._factors), tuple(map(term, operands)), tuple(map(term, results)), is_opaque=is_opaque
+            tuple(self._factors), tuple(map(term, operands)), tuple(map(term, results)), is_opaque=is_opaque,
+            can_scatter=can_scatter,
         )
 
 

@@ -112,7 +112,7 @@ def enumerate_strategies(
         replicate: also let an axis split nothing, so that its devices repeat the work.
     """
     axes = [axis for axis, size in axis_sizes.items() if size > 1]
-    options = _list_axis_options(rule, scatter=scatter and len(rule.results) == 1)
+    options = _list_axis_options(rule, scatter=scatter and rule.can_scatter and len(rule.results) == 1)
     found: dict[str, Strategy] = {}
     for assignment in itertools.product(options, repeat=len(axes)):
         if not replicate and any(option.factor is None for option in assignment) and len(options) > 1:

@@ -18,6 +18,7 @@ from alpaviz.program import enumerate_strategies, follow_spec
 from alpaviz.program.rule import FactorKind
 from alpaviz.program.rules import OpSignature, make_rule
 from alpaviz.program.strategy import Strategy, iterate_specs
+from alpaviz.runtime.collectives_in_hlo import CollectiveBytes, count_collective_bytes
 from alpaviz.types import ShardingSpec
 
 AXES = {"x": 4, "y": 2}
@@ -102,6 +103,56 @@ CASES = [
         ((8, 4, 4), (8, 4, 2)),
     ),
     Case("scatter-add", lambda t, i, u: t.at[i].add(u, mode="drop"), ((16, 4), (8, 2), (8, 2, 4)), (1, 16)),
+    Case("scatter-add", lambda t, i, u: t.at[:, i].add(u, mode="drop"), ((8, 16), (4,), (8, 4)), (1, 16)),
+    Case("scatter-max", lambda t, i, u: t.at[i].max(u, mode="drop"), ((16, 4), (8,), (8, 4)), (1, 16)),
+    Case("gather", lambda a, i: a.at[:, i].get(mode="clip"), ((8, 16), (4,)), (1, 16)),
+    Case("gather", lambda a, i: a.at[i, 1:3].get(mode="clip"), ((16, 4), (8,)), (1, 16)),
+    Case("dot_general", lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.float32), ((8, 4), (4, 8))),
+    Case("top_k", lambda a: jax.lax.top_k(a, 2)[0], ((8, 4),)),
+    Case("sort", lambda a, b: jax.lax.sort([a, b], dimension=1, num_keys=1), ((8, 4), (8, 4))),
+    Case("cumprod", lambda a: jax.lax.cumprod(a, 0), ((4, 8),)),
+    Case("cumlogsumexp", lambda a: jax.lax.cumlogsumexp(a, 1, reverse=True), ((8, 4),)),
+    Case("clamp", lambda a: jax.lax.clamp(-1.0, a, 1.0), ((8, 4),)),
+    Case("complex", lambda a, b: jax.lax.abs(jax.lax.complex(a, b)), ((8, 4), (8, 4))),
+    Case("erf_inv", lambda a: jax.lax.erf_inv(jnp.tanh(a)), ((8, 4),)),
+    Case("nextafter", jax.lax.nextafter, ((8, 4), (8, 4))),
+    Case("population_count", lambda a: jax.lax.population_count(a.astype(jnp.int32)), ((8, 4),)),
+    Case("pad", lambda a: jax.lax.pad(a, jnp.float32(0), ((0, 0, 0), (1, -1, 0))), ((8, 4),)),
+    Case("pad", lambda a: jax.lax.pad(a, jnp.float32(0), ((0, 0, 0), (0, 0, 1))), ((8, 4),)),
+    Case("reduce_prod", lambda a: jnp.prod(a, 1), ((8, 4),)),
+    Case("reduce_and", lambda a: jnp.all(a > 0, 0), ((8, 4),)),
+    Case("fft", lambda a: jnp.abs(jnp.fft.rfft(a)), ((8, 4, 16),)),
+    Case("qr", lambda a: jnp.linalg.qr(a)[1], ((8, 4, 4),)),
+    Case("svd", lambda a: jnp.linalg.svd(a, compute_uv=False), ((8, 4, 4),)),
+    Case("eigh", lambda a: jnp.linalg.eigvalsh(a @ a.mT), ((8, 4, 4),)),
+    Case("lu", lambda a: jax.lax.linalg.lu(a + 4 * jnp.eye(4))[0], ((8, 4, 4),)),
+    Case("tridiagonal_solve", lambda a, b: jax.lax.linalg.tridiagonal_solve(a, a + 4, a, b), ((8, 4), (8, 4, 2))),
+    Case(
+        "conv_general_dilated",
+        lambda a, k: jax.lax.conv_transpose(a, k, (2, 2), "SAME"),
+        ((8, 4, 4, 4), (3, 3, 4, 8)),
+    ),
+    Case(
+        "conv_general_dilated",
+        lambda a, k: jax.lax.conv_general_dilated(a, k, (1, 1), "SAME", rhs_dilation=(2, 2)),
+        ((8, 4, 6, 6), (8, 4, 3, 3)),
+    ),
+    Case(
+        "conv_general_dilated",
+        lambda a, k: jax.lax.conv_general_dilated(a, k, (1, 1), "SAME", batch_group_count=4),
+        ((8, 4, 6, 6), (8, 4, 3, 3)),
+    ),
+    Case(
+        "select_and_scatter_add",
+        jax.grad(lambda a: jax.lax.reduce_window(
+            a, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID").sum()),
+        ((8, 4, 4, 2),),
+    ),
+    Case(
+        "reduce_window_sum",
+        lambda a: jax.lax.reduce_window(a, 0.0, jax.lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME"),
+        ((8, 4, 4, 2),),
+    ),
 ]  # fmt: skip
 
 
@@ -156,6 +207,13 @@ def _partition(spec: ShardingSpec) -> PartitionSpec:
 
 
 def _run_sharded(eqn: Any, operands: list[np.ndarray], strategy: Strategy) -> list[np.ndarray]:
+    return _compile_sharded(eqn, operands, strategy)[0]
+
+
+def _compile_sharded(
+    eqn: Any, operands: list[np.ndarray], strategy: Strategy
+) -> tuple[list[np.ndarray], CollectiveBytes]:
+    """Results under `strategy`, and the collectives in the compiled module."""
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("x", "y"))
 
     def shard(spec: ShardingSpec) -> NamedSharding:
@@ -169,7 +227,9 @@ def _run_sharded(eqn: Any, operands: list[np.ndarray], strategy: Strategy) -> li
         ]
 
     placed = [jax.device_put(a, shard(s)) for a, s in zip(operands, strategy.input_specs, strict=True)]
-    return [np.asarray(r) for r in jax.jit(run)(*placed)]
+    compiled = jax.jit(run).lower(*placed).compile()
+    found = count_collective_bytes(str(compiled.as_text()), (4, 2), tuple(AXES))
+    return [np.asarray(r) for r in compiled(*placed)], found
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.primitive}-{'x'.join(map(str, c.shapes[0]))}")
@@ -183,10 +243,17 @@ def test_every_strategy_of_an_op_gives_the_unsharded_result(case: Case) -> None:
     # All of them where they are few; a spread of them otherwise, to keep compilation short.
     step = max(1, len(strategies) // 12)
     for strategy in strategies[::step]:
-        got = _run_sharded(eqn, operands, strategy)
+        got, collectives = _compile_sharded(eqn, operands, strategy)
+        # On the CPU a reduce-scatter is an all-reduce and a slice.
+        wanted = {"all-reduce"} if strategy.reduce_axes or strategy.scatter else set()
+        kinds = {"all-reduce" if kind == "reduce-scatter" else kind for kind, _ in collectives}
+        if strategy.scatter:
+            kinds.discard("collective-permute")  # where the slices are not in the order of the devices
+        assert kinds == wanted, f"{rule} as {strategy.label}: {collectives}"
         for g, e in zip(got, expected, strict=True):
+            wide = np.complex64 if np.iscomplexobj(e) else np.float32
             np.testing.assert_allclose(
-                g.astype(np.float32), e.astype(np.float32), rtol=1e-4, atol=1e-5, err_msg=f"{rule} as {strategy.label}"
+                g.astype(wide), e.astype(wide), rtol=1e-4, atol=1e-5, err_msg=f"{rule} as {strategy.label}"
             )
 
 

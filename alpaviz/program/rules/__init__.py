@@ -3,10 +3,21 @@
 Each module registers a family of primitives; importing the package registers them all.
 """
 
-from alpaviz.program.rules import contraction, control, elementwise, indexing, ragged, reduction, shape, window
+from alpaviz.program.rules import (
+    contraction,
+    control,
+    elementwise,
+    indexing,
+    linear_algebra,
+    ragged,
+    reduction,
+    shape,
+    window,
+)
 from alpaviz.program.rules.registry import (
     OpSignature,
     list_primitives,
+    list_rule_families,
     make_rule,
     register_rule,
     register_sharding_rule,
@@ -19,7 +30,9 @@ __all__ = [
     "control",
     "elementwise",
     "indexing",
+    "linear_algebra",
     "list_primitives",
+    "list_rule_families",
     "make_rule",
     "ragged",
     "reduction",

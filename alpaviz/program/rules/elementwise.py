@@ -14,7 +14,9 @@ ELEMENTWISE = (
     "reduce_precision",
     "rem", "round", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin",
     "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor", "zeta", "polygamma", "random_gamma_grad",
-    "one_minus_square", "pvary", "random_wrap",
+    "one_minus_square", "pvary", "random_wrap", "name", "le_to", "lt_to", "mulhi", "igamma_grad_a", "igammac",
+    "regularized_incomplete_beta", "log2", "zeros_like", "layout_constraint", "reshard", "relayout", "tie",
+    "sharding_constraint",
 )  # fmt: skip
 
 

@@ -37,10 +37,11 @@ def make_gather_rule(signature: OpSignature) -> ShardingRule:
             position = next(windows)
             if sizes[d] == size:
                 operand[d] = result[position] = builder.add(size)
-    return builder.finish([operand, index], [result])
+    # XLA would reshard the result of a gather from a split table twice where it is also scattered.
+    return builder.finish([operand, index], [result], can_scatter=False)
 
 
-@register_rule("scatter-add", "scatter_add", "scatter", "scatter-mul", "scatter-min", "scatter-max")
+@register_rule("scatter-add", "scatter_add", "scatter-sub", "scatter", "scatter-mul", "scatter-min", "scatter-max")
 def make_scatter_rule(signature: OpSignature) -> ShardingRule:
     """The gradient of a look-up, `v d, b s 1, b s d -> v d`: updates are summed, so their index dimensions are
     reductions; an indexed dimension is parallel (each device keeps what falls into its rows).
@@ -50,7 +51,7 @@ def make_scatter_rule(signature: OpSignature) -> ShardingRule:
     """
     numbers = signature.params["dimension_numbers"]
     operand_shape, index_shape, update_shape = signature.operand_shapes[:3]
-    is_sum = signature.primitive in ("scatter-add", "scatter_add")
+    is_sum = signature.primitive in ("scatter-add", "scatter_add", "scatter-sub")
     builder = RuleBuilder()
     update: Dims = [()] * len(update_shape)
     index: Dims = [()] * len(index_shape)

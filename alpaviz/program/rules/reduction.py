@@ -33,7 +33,7 @@ def make_positional_psum_rule(signature: OpSignature) -> ShardingRule:
     return builder.finish(operands, [[f for d, f in enumerate(factors) if d not in axes] for factors in operands])
 
 
-@register_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort", "top_k", "rev")
+@register_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort", "rev")
 def make_along_dimension_rule(signature: OpSignature) -> ShardingRule:
     """Every dimension but the one worked along is parallel; that one is whole (a scan, a sort or a reversal)."""
     params = signature.params
@@ -47,3 +47,24 @@ def make_along_dimension_rule(signature: OpSignature) -> ShardingRule:
     builder = RuleBuilder()
     factors: list[int | tuple[int, ...]] = [() if d in along else builder.add(size) for d, size in enumerate(shape)]
     return builder.finish([factors] * len(signature.operand_shapes), [factors] * len(signature.result_shapes))
+
+
+@register_rule("reduce", "approx_top_k")
+def make_general_reduction_rule(signature: OpSignature) -> ShardingRule:
+    """`a 1 -> a`: what is reduced by a function of the user's (or searched through) stays whole."""
+    params = signature.params
+    axes = tuple(params["dimensions"]) if "dimensions" in params else (params["reduction_dimension"],)
+    shape = signature.operand_shapes[0]
+    axes = tuple(axis % len(shape) for axis in axes)
+    builder = RuleBuilder()
+    factors: list[int | tuple[int, ...]] = [() if d in axes else builder.add(size) for d, size in enumerate(shape)]
+    kept = factors if signature.primitive == "approx_top_k" else [f for d, f in enumerate(factors) if d not in axes]
+    operands = [factors if len(other) == len(shape) else [()] * len(other) for other in signature.operand_shapes]
+    return builder.finish(operands, [kept] * len(signature.result_shapes))
+
+
+@register_rule("top_k")
+def make_top_k_rule(signature: OpSignature) -> ShardingRule:
+    """Whole: XLA's partitioner gathers the operand, whatever dimension of it is split."""
+    operands: list[list[tuple[int, ...]]] = [[()] * len(shape) for shape in signature.operand_shapes]
+    return RuleBuilder().finish(operands, [[()] * len(shape) for shape in signature.result_shapes])

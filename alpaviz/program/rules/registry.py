@@ -65,6 +65,8 @@ def register_sharding_rule(name_or_primitive: Any, rule: str) -> None:
     name = getattr(name_or_primitive, "name", name_or_primitive)
     if not isinstance(name, str):
         raise ShardingRuleError(f"register_sharding_rule takes a primitive or its name, not {name_or_primitive!r}.")
+    if not isinstance(rule, str):
+        raise ShardingRuleError(f"the rule must be text, not {rule!r}: for instance 'b m k, b k n -> b m n'.")
     if rule.count("->") != 1:
         raise ShardingRuleError(f"rule {rule!r}: write operands, '->', results, as in 'b m k, b k n -> b m n'.")
     _RULES[name] = lambda signature: parse_rule(rule, signature.operand_shapes, signature.result_shapes)
@@ -86,3 +88,12 @@ def make_opaque_rule(signature: OpSignature) -> ShardingRule:
 def list_primitives() -> tuple[str, ...]:
     """Names of all primitives that have a rule."""
     return tuple(sorted(_RULES))
+
+
+def list_rule_families() -> tuple[tuple[RuleMaker, tuple[str, ...]], ...]:
+    """Makers of this package's own rules, each with the primitives that it serves; in order of the first of them."""
+    found: dict[RuleMaker, list[str]] = {}
+    for name, maker in sorted(_RULES.items()):
+        if maker.__module__.startswith(__package__ or "") and maker.__name__ != "<lambda>":
+            found.setdefault(maker, []).append(name)
+    return tuple((maker, tuple(names)) for maker, names in found.items())

@@ -111,6 +111,18 @@ def make_slice_rule(signature: OpSignature) -> ShardingRule:
 @register_rule("pad")
 def make_pad_rule(signature: OpSignature) -> ShardingRule:
     """Dimensions without padding are parallel; the padding value is a scalar."""
+    builder = RuleBuilder()
+    padding = signature.params["padding_config"]
+    factors: Dims = [
+        builder.add(size) if tuple(amounts) == (0, 0, 0) else ()
+        for size, amounts in zip(signature.operand_shapes[0], padding, strict=True)
+    ]
+    return builder.finish([factors, []], [factors])
+
+
+@register_rule("tile")
+def make_tile_rule(signature: OpSignature) -> ShardingRule:
+    """Dimensions that are not repeated are parallel."""
     return _make_same_size_rule(signature, operands=1)
 
 
@@ -150,7 +162,10 @@ def make_random_bits_rule(signature: OpSignature) -> ShardingRule:
     return make_source_rule(signature)
 
 
-@register_rule("random_seed", "random_split", "random_fold_in", "random_unwrap", "random_clone", "random_key_data")
+@register_rule(
+    "random_seed", "random_split", "random_fold_in", "random_unwrap", "random_clone", "random_key_data", "random_gamma",
+    "rng_bit_generator",
+)  # fmt: skip
 def make_key_rule(signature: OpSignature) -> ShardingRule:
     """Keys are tiny: every device holds them whole."""
     operands: list[Dims] = [[()] * len(shape) for shape in signature.operand_shapes]

@@ -50,7 +50,7 @@ def make_reduce_window_rule(signature: OpSignature) -> ShardingRule:
     return builder.finish([factors, *scalars], [factors] * len(signature.result_shapes))
 
 
-@register_rule("select_and_scatter_add", "select_and_gather_add")
+@register_rule("select_and_scatter_add", "select_and_gather_add", "select_and_scatter")
 def make_select_and_scatter_rule(signature: OpSignature) -> ShardingRule:
     """The gradient of a windowed maximum: dimensions with a window of size 1 are parallel."""
     window = signature.params["window_dimensions"]
@@ -62,18 +62,3 @@ def make_select_and_scatter_rule(signature: OpSignature) -> ShardingRule:
     ]
     scalars: list[Dims] = [[()] * len(other) for other in signature.operand_shapes[2:]]
     return builder.finish([factors, factors, *scalars], [factors])
-
-
-@register_rule("cholesky", "triangular_solve", "fft", "lu", "eigh", "qr", "householder_product")
-def make_batched_rule(signature: OpSignature) -> ShardingRule:
-    """Linear algebra and Fourier transforms: batch dimensions are parallel, those that are worked on stay whole."""
-    worked = len(signature.params["fft_lengths"]) if signature.primitive == "fft" else 2
-    builder = RuleBuilder()
-    batch = signature.operand_shapes[0][: max(0, len(signature.operand_shapes[0]) - worked)]
-    factors = builder.add_all(batch)
-
-    def term(shape: tuple[int, ...]) -> Dims:
-        is_batched = shape[: len(batch)] == batch
-        return [*factors, *([()] * (len(shape) - len(batch)))] if is_batched else [()] * len(shape)
-
-    return builder.finish(map(term, signature.operand_shapes), map(term, signature.result_shapes))
