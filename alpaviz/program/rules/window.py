@@ -12,7 +12,8 @@ Dims = list[int | tuple[int, ...]]
 def make_convolution_rule(signature: OpSignature) -> ShardingRule:
     """`b c 1 1, o c 1 1 -> b o 1 1`: batch and output features are parallel, input features a reduction.
 
-    With feature or batch groups the grouped dimensions stay whole. Spatial dimensions stay whole: splitting them needs
+    With feature or batch groups the grouped dimensions stay whole; with groups of several features the batch as well,
+    which XLA's partitioner would gather. Spatial dimensions stay whole: splitting them needs
     an exchange of halos.
     Source: XLA's operation semantics, ConvWithGeneralPadding.
     """
@@ -25,7 +26,8 @@ def make_convolution_rule(signature: OpSignature) -> ShardingRule:
     right: Dims = [()] * len(right_shape)
     result: Dims = [()] * len(result_shape)
     builder = RuleBuilder()
-    if not is_batch_grouped:
+    has_wide_groups = is_grouped and right_shape[numbers.rhs_spec[1]] > 1
+    if not (is_batch_grouped or has_wide_groups):
         left[numbers.lhs_spec[0]] = result[numbers.out_spec[0]] = builder.add(left_shape[numbers.lhs_spec[0]])
     if not (is_grouped or is_batch_grouped):
         right[numbers.rhs_spec[0]] = result[numbers.out_spec[1]] = builder.add(right_shape[numbers.rhs_spec[0]])
