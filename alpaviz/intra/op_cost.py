@@ -182,9 +182,24 @@ class MeshCosts:
                 split *= self.axis_sizes[axis]
             flops = self._count_body_flops(op.rule, strategy) if op.rule.body else op.flops / split
             compute = price_compute(flops, moved, dtype, self.mesh.device_type, op_class)
-        return OpCost(
-            compute, self._list_collectives(strategy, sum(results)) + self._list_body_collectives(op.rule, strategy)
-        )
+        collectives = self._list_collectives(strategy, sum(results)) + self._list_body_collectives(op.rule, strategy)
+        return OpCost(compute, self._list_exchanges(program, op, strategy) + collectives)
+
+    def _list_exchanges(self, program: Program, op: Op, strategy: Strategy) -> tuple[PlannedCollective, ...]:
+        """Halos: rows that pass to each neighbour; those of a second dimension are longer by what the first brought."""
+        found = []
+        local = 0.0
+        for halo in op.rule.halos:
+            axes, v = strategy.factor_axes[halo.factor], op.inputs[halo.operand]
+            if not axes or v is None:
+                continue
+            local = local or self.local_bytes(program.values[v], strategy.input_specs[halo.operand])
+            row = local * self._count_shards(strategy, (halo.factor,)) / halo.length
+            for rows in filter(None, (halo.before, halo.after)):
+                time = price_collective("collective-permute", row * rows, self.mesh, axes)
+                found.append(PlannedCollective("collective-permute", axes, row * rows, time))
+            local += row * (halo.before + halo.after)
+        return tuple(found)
 
     def _count_shards(self, strategy: Strategy, factors: Sequence[int]) -> int:
         return count_shards(tuple(strategy.factor_axes[f] for f in factors), self.axis_sizes)

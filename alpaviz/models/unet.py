@@ -56,9 +56,13 @@ def init_unet(config: UNetConfig, key: jax.Array) -> Params:
         return jax.random.normal(next(keys), (size, size, incoming, outgoing), config.dtype) * deviation
 
     def make_level(incoming: int, outgoing: int) -> Params:
-        ones, zeros = jnp.ones(outgoing, config.dtype), jnp.zeros(outgoing, config.dtype)
+        # Arrays of their own for each convolution: a step that is given its state to overwrite takes none twice.
         return {
-            f"conv_{i}": {"kernel": kernel(3, channels, outgoing), "scale": ones, "bias": zeros}
+            f"conv_{i}": {
+                "kernel": kernel(3, channels, outgoing),
+                "scale": jnp.ones(outgoing, config.dtype),
+                "bias": jnp.zeros(outgoing, config.dtype),
+            }
             for i, channels in enumerate((incoming, outgoing))
         }
 

@@ -28,7 +28,8 @@ class WideResNetConfig:
     """Size and arithmetic of a Wide-ResNet.
 
     Attributes:
-        layers: 50 or 101 (or 14, for teaching).
+        layers: 50 or 101 (or 14, for teaching). With 101, 320 channels and factor 16 this is 12.63 billion parameters,
+            4.8 % below the 13.27 that the artifact reports; the other sizes agree.
         channels: of the first stage; each later stage has twice those of the one before it.
         width_factor: channels that a block's 3 x 3 convolution makes of each one that goes in.
         image: pixels of a side; images are square with three channels, a multiple of 32.
@@ -45,7 +46,8 @@ class WideResNetConfig:
 
     def __post_init__(self) -> None:
         if self.layers not in BLOCKS:
-            raise AlpaVizError(f"WideResNetConfig: layers must be one of {', '.join(map(str, BLOCKS))}.")
+            known = ", ".join(map(str, BLOCKS))
+            raise AlpaVizError(f"WideResNetConfig: layers must be one of {known}, not {self.layers}.")
         if self.image % 32:
             raise AlpaVizError(f"WideResNetConfig: image {self.image} is not a multiple of 32.")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from alpaviz.errors import ShardingRuleError
@@ -62,12 +62,31 @@ class BodyWork:
 
 
 @dataclass(frozen=True, slots=True)
+class Halo:
+    """Rows that a device needs of its neighbours where `factor` is split: windows reach over the edge of its part.
+
+    Attributes:
+        operand, dim: what is exchanged, and the dimension whose rows are.
+        length: rows of that dimension in all.
+        before, after: rows that are needed of the neighbour before and of the one after.
+    """
+
+    factor: int
+    operand: int
+    dim: int
+    length: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShardingRule:
     """Factors of one op, and for each dimension of each operand and result the factors that it is made of.
 
     `operands[i][d]` are positions in `factors`. `is_opaque` marks the safe rule of an op that has no rule of its own.
     `body` is what a loop or branch does inside; empty for other ops. `can_scatter` is false where XLA does not end a
-    reduction in a reduce-scatter.
+    reduction in a reduce-scatter. `halos` are what neighbours exchange where windows slide over a split dimension.
+    `exclusive` are pairs of factors of which at most one may be split.
     """
 
     factors: tuple[Factor, ...]
@@ -76,10 +95,15 @@ class ShardingRule:
     is_opaque: bool = False
     body: tuple[BodyWork, ...] = ()
     can_scatter: bool = True
+    halos: tuple[Halo, ...] = ()
+    exclusive: tuple[tuple[int, int], ...] = ()
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        parts = (self.factors, self.operands, self.results, self.is_opaque, self.body, self.can_scatter)
+        parts = (
+            self.factors, self.operands, self.results, self.is_opaque, self.body, self.can_scatter, self.halos,
+            self.exclusive,
+        )  # fmt: skip
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
@@ -88,6 +112,19 @@ class ShardingRule:
 
     def __str__(self) -> str:
         return _format_rule(self)
+
+    def can_split(self, factor: int, axes: Sequence[str], axis_sizes: Mapping[str, int]) -> bool:
+        """Whether `factor` may be split over `axes`: its size divides, and a halo comes from direct neighbours.
+
+        A halo factor takes one axis, and a device's part must be as long as what its neighbour needs of it.
+        """
+        shards = 1
+        for axis in axes:
+            shards *= axis_sizes[axis]
+        if self.factors[factor].size % shards:
+            return False
+        reaches = [(h.length, max(h.before, h.after)) for h in self.halos if h.factor == factor]
+        return shards == 1 or all(len(axes) == 1 and length // shards >= reach for length, reach in reaches)
 
     def minor_factors(self) -> frozenset[int]:
         """Factors that are not the slowest part of some dimension: splitting them would scatter that dimension."""
@@ -131,6 +168,8 @@ class RuleBuilder:
         *,
         is_opaque: bool = False,
         can_scatter: bool = True,
+        halos: Iterable[Halo] = (),
+        exclusive: Iterable[tuple[int, int]] = (),
     ) -> ShardingRule:
         """The rule; a dimension is a factor's position or a tuple of positions."""
 
@@ -139,7 +178,7 @@ class RuleBuilder:
 
         return ShardingRule(
             tuple(self._factors), tuple(map(term, operands)), tuple(map(term, results)), is_opaque=is_opaque,
-            can_scatter=can_scatter,
+            can_scatter=can_scatter, halos=tuple(halos), exclusive=tuple(exclusive),
         )
 
 

@@ -129,6 +129,7 @@ def enumerate_strategies(
 def _list_axis_options(rule: ShardingRule, *, scatter: bool) -> list[_AxisOption]:
     options = [_AxisOption(None)]
     minor = rule.minor_factors()
+    exchanged = {halo.factor for halo in rule.halos}
     for position, factor in enumerate(rule.factors):
         if factor.kind is FactorKind.WHOLE or position in minor:
             continue
@@ -137,7 +138,7 @@ def _list_axis_options(rule: ShardingRule, *, scatter: bool) -> list[_AxisOption
             options.extend(
                 _AxisOption(position, d)
                 for d, dim in enumerate(rule.results[0])
-                if dim and rule.factors[dim[0]].size > 1
+                if dim and rule.factors[dim[0]].size > 1 and dim[0] not in exchanged
             )
     return options
 
@@ -149,10 +150,10 @@ def _build_if_legal(
     for axis, option in assignment.items():
         if option.factor is not None:
             factor_axes[option.factor] += (axis,)
-    for factor, axes in zip(rule.factors, factor_axes, strict=True):
-        shards = count_shards((axes,), axis_sizes)
-        if factor.size % shards:
-            return None
+    if not all(rule.can_split(position, axes, axis_sizes) for position, axes in enumerate(factor_axes)):
+        return None
+    if any(factor_axes[a] and factor_axes[b] for a, b in rule.exclusive):
+        return None
     scatter = tuple((axis, o.scatter) for axis, o in assignment.items() if o.scatter is not None)
     strategy = build_strategy(rule, factor_axes, scatter)
     for _, dim in scatter:
@@ -189,9 +190,11 @@ def _factor_axes_from_term(
         factor = rule.factors[dim[0]]
         if factor.kind is FactorKind.WHOLE or dim[0] in minor or factor_axes[dim[0]]:
             continue
+        if any(dim[0] in pair and any(factor_axes[f] for f in pair) for pair in rule.exclusive):
+            continue
         kept: tuple[MeshAxis, ...] = ()
         for axis in axes:
-            if factor.size % count_shards(((*kept, axis),), axis_sizes):
+            if not rule.can_split(dim[0], (*kept, axis), axis_sizes):
                 break
             kept += (axis,)
         factor_axes[dim[0]] = kept
