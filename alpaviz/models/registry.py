@@ -48,7 +48,7 @@ MODELS: dict[str, ModelConfig] = {
     "moe-27b": MoEConfig(hidden=2048, num_layers=16, num_experts=48),
     "moe-70b": MoEConfig(hidden=2048, num_layers=32, num_experts=64),
     "ragged-moe-tiny": RaggedMoEConfig(64, 96, 2, 4, num_heads=4, vocab=256, seq=32, dtype="float32"),
-    "ragged-moe-1b": RaggedMoEConfig(1024, 1792, 16, 8, num_heads=16),
+    "ragged-moe-1b": RaggedMoEConfig(1024, 2304, 16, 8, num_heads=16),
     # The size of Mixtral 8x7B (Jiang et al. 2024, table 1), but with as many key as query heads.
     "ragged-moe-8x7b": RaggedMoEConfig(4096, 14336, 32, 8, num_heads=32, seq=4096),
     "bert-tiny": BERTConfig(hidden=64, num_layers=2, num_heads=4, vocab=128, seq=32),

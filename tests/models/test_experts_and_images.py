@@ -49,6 +49,12 @@ def test_the_largest_wide_resnet_has_five_percent_fewer_parameters_than_the_pape
     assert counted == pytest.approx(13.2671e9, rel=0.05)
 
 
+@pytest.mark.parametrize(("name", "billions"), [("ragged-moe-1b", 1.0), ("ragged-moe-8x7b", 46.7)])
+def test_ragged_mixtures_have_about_as_many_parameters_as_their_names_say(name: str, billions: float) -> None:
+    # Mixtral's 46.7 are with grouped keys and without learned positions.
+    assert count_parameters(get_model(name).state["params"]) == pytest.approx(billions * 1e9, rel=0.05)
+
+
 @pytest.mark.parametrize("name", [*TINY, "ragged-moe-tiny"])
 def test_a_step_may_overwrite_its_state(name: str) -> None:
     state = get_model(name, 4, abstract=False).state
