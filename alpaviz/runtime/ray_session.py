@@ -55,6 +55,17 @@ class RaySession:
 
 
 def _start(ray: Any) -> None:
+    try:
+        _start_once(ray)
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        # Ray waits 30 s, which is too short on a machine that is busy; what it has loaded by then is there at once.
+        ray.shutdown()
+        _start_once(ray)
+
+
+def _start_once(ray: Any) -> None:
     # Workers are processes of this machine only, so they need not be seen from outside, nor move when its address does.
     ray.init(
         num_cpus=max(2, os.cpu_count() or 1), include_dashboard=False, log_to_driver=False, logging_level="ERROR",
