@@ -207,8 +207,11 @@ def _abstract(tree: Any) -> Any:
     def abstract(leaf: Any) -> Any:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf if leaf.sharding is None else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-        if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+        if isinstance(leaf, jax.Array):
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        if isinstance(leaf, (np.ndarray, np.generic)):
+            # What JAX makes of it: 64 bits become 32 unless they are enabled, and jax 0.12 warns of other requests.
+            return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
         if is_number(leaf):
             return leaf
         raise InvalidStepError(
