@@ -60,8 +60,7 @@ def test_every_op_that_computes_can_be_split(name: str) -> None:
     assert {op.primitive for op in program.ops if op.rule.is_opaque and op.flops > 0} == set()
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(("name", "stages"), [(TINY[0], 1), *((name, 2) for name in TINY)])
 def test_a_launched_plan_gives_the_single_device_result(name: str, stages: int) -> None:
     step, state, batch = make_training_step(MODELS[name], 8, abstract=False, adam=AdamOptions(epsilon=1e-3))
     planner = Planner(step, state, batch, cluster="virtual:4", num_microbatches=2)

@@ -79,8 +79,7 @@ def test_every_op_that_computes_can_be_split(name: str) -> None:
     assert {op.primitive for op in program.ops if op.rule.is_opaque and op.flops > 0} == set()
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(("name", "stages"), [(TINY[0], 1), *((name, 2) for name in TINY)])
 def test_a_launched_plan_gives_the_single_device_result(name: str, stages: int) -> None:
     adam = AdamOptions(learning_rate=1.0, epsilon=1.0)  # steps are about as large as gradients, so are their errors
     step, state, batch = make_training_step(MODELS[name], 8, abstract=False, adam=adam)
