@@ -16,6 +16,7 @@ ELEMENTWISE = (
     "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor", "zeta", "polygamma", "random_gamma_grad",
     "one_minus_square", "pvary", "random_wrap", "name", "le_to", "lt_to", "mulhi", "igamma_grad_a", "igammac",
     "regularized_incomplete_beta", "log2", "zeros_like", "layout_constraint", "reshard", "relayout", "tie",
+    "polynomial",
     "sharding_constraint",
 )  # fmt: skip
 
