@@ -216,8 +216,26 @@ class ProgramSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanTry:
+    """One number of microbatches and schedule that was tried.
+
+    `step_s` and `memory_bytes`, of the fullest device, are None where there was no plan; `reason` then says why.
+    """
+
+    num_microbatches: int
+    schedule: str
+    step_s: float | None
+    memory_bytes: float | None
+    num_stages: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SolverReport:
-    """How the plan was found: `objective` and `bound` of the two-level problem, in seconds a step."""
+    """How the plan was found: `objective` and `bound` of the two-level problem, in seconds a step.
+
+    `tries` are all numbers of microbatches and schedules that were tried; empty where both were given.
+    """
 
     solver: str
     seconds: float
@@ -226,6 +244,7 @@ class SolverReport:
     num_candidates: int
     num_solved: int
     notes: tuple[str, ...] = ()
+    tries: tuple[PlanTry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def describe_plan(plan: Plan) -> str:
     """`plan` for a terminal, in paragraphs; empty ones (no pins, no warnings) are left out. No newline at the end."""
     sections = (
         _describe_header(plan), _describe_step(plan), _describe_stages(plan), _describe_shardings(plan),
-        _describe_collectives(plan), _describe_transfers(plan), _describe_solver(plan),
+        _describe_collectives(plan), _describe_transfers(plan), _describe_solver(plan), _describe_tries(plan),
         _list_items("Pins", plan.pins), _list_items("Warnings", _list_warnings(plan)),
     )  # fmt: skip
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
@@ -225,6 +225,33 @@ def _describe_solver(plan: Plan) -> list[str]:
         f"{solver.num_candidates} stage candidates solved",
         *(f"  {note}" for note in solver.notes),
     ]
+
+
+def _describe_tries(plan: Plan) -> list[str]:
+    """Why this number of microbatches and this schedule."""
+    tries = plan.solver.tries
+    if not tries:
+        return []
+    others = [
+        t.step_s
+        for t in tries
+        if t.step_s is not None and (t.num_microbatches, t.schedule) != (plan.num_microbatches, plan.schedule)
+    ]
+    chosen = f"{_count(plan.num_microbatches, 'microbatch')} and schedule {plan.schedule}"
+    if not others:
+        why = f"{chosen}: nothing else that was tried gives a plan"
+    else:
+        gain = min(others) / plan.estimate.step_s - 1
+        why = f"{chosen} take least" + (f", the next {gain:.2%} more" if gain > 0 else ", as long as the next")
+    rows = [
+        (
+            str(t.num_microbatches), t.schedule, "-" if t.step_s is None else format_seconds(t.step_s),
+            "-" if t.memory_bytes is None else format_bytes(t.memory_bytes), str(t.num_stages or "-"), t.reason,
+        )
+        for t in tries
+    ]  # fmt: skip
+    header = ("microbatches", "schedule", "step", "memory a device", "stages", "no plan because")
+    return [f"Microbatches and schedule: {why}", *_format_table(header, rows)]
 
 
 def _list_warnings(plan: Plan) -> Iterator[str]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from alpaviz.cluster import Cluster, parse_cluster
 from alpaviz.errors import (
@@ -27,9 +27,10 @@ from alpaviz.plan import Plan
 from alpaviz.plan_check import validate_plan
 from alpaviz.plan_diff import PlanDiff, compare_plans, format_seconds
 from alpaviz.plan_file import load_plan, save_plan
-from alpaviz.planner_state import Alternative, PlannerState, SolveProgress
-from alpaviz.planning import PlannerOptions, PlanningSession, check_pins
-from alpaviz.program import Program, retrace
+from alpaviz.plan_search import AUTO, PlanSearch
+from alpaviz.planner_state import Alternative, PhasePrinter, PlannerState, SolveProgress
+from alpaviz.planning import PlannerOptions, check_pins
+from alpaviz.program import Program
 from alpaviz.program.trace import TraceRecipe, make_recipe
 from alpaviz.solve_handle import SolveHandle
 
@@ -58,10 +59,10 @@ class Planner:
         state, batch: pytrees of arrays or `jax.ShapeDtypeStruct`; nothing is allocated.
         cluster: a `Cluster` (`alpaviz.attached_cluster()` is the one at hand), or text such as `"p3.16xlarge:2"` or
             `"virtual:8"`.
-        num_microbatches: slices that the batch is cut into.
+        num_microbatches: slices that the batch is cut into; `"auto"` tries its divisors.
         num_layers: layers of the forward pass; None chooses.
         batch_axes: the dimension of batch leaves that is sliced (0), or a tree of them.
-        schedule: `"1f1b"` or `"gpipe"`.
+        schedule: `"1f1b"`, `"gpipe"`, or `"auto"`, which takes the one of the shorter simulated step.
         solver: `"auto"`, `"exact"`, `"ilp"` or `"paper"`.
         max_mesh_axes: a stage's devices are seen as meshes of one to this many axes (at most 3).
         name: of the program, for people.
@@ -77,7 +78,7 @@ class Planner:
         state: Any,
         *batch: Any,
         cluster: Cluster | str,
-        num_microbatches: int = 1,
+        num_microbatches: int | Literal["auto"] = 1,
         num_layers: int | None = None,
         batch_axes: Any = 0,
         schedule: str = "1f1b",
@@ -87,17 +88,17 @@ class Planner:
     ) -> None:
         if not batch:
             raise InvalidStepError("Planner(step, state, *batch): give at least one batch argument after the state.")
+        is_searched = num_microbatches == AUTO
         self._recipe: TraceRecipe = make_recipe(
-            step, state, batch, num_microbatches=num_microbatches, num_layers=num_layers, batch_axes=batch_axes,
-            name=name,
+            step, state, batch, num_microbatches=1 if num_microbatches == AUTO else num_microbatches,
+            num_layers=num_layers, batch_axes=batch_axes, name=name,
         )  # fmt: skip
         self._cluster = parse_cluster(cluster) if isinstance(cluster, str) else cluster
-        self._options = PlannerOptions(schedule=schedule, solver=solver, max_mesh_axes=max_mesh_axes)
-        self._options.check()
+        self.options = PlannerOptions(schedule=schedule, solver=solver, max_mesh_axes=max_mesh_axes)
+        self.options.check()
+        self._search = PlanSearch(self._recipe, self._cluster, self.options, is_searched=is_searched)
         self._lock = threading.RLock()
         self._subscribers: list[Subscriber] = []
-        self._program: Program | None = None
-        self._session: PlanningSession | None = None
         self._history: list[_Snapshot] = [_Snapshot((), None, "start")]
         self._position = 0
         self._previous_plan: Plan | None = None
@@ -131,11 +132,12 @@ class Planner:
 
     @property
     def program(self) -> Program:
-        """The traced step; traced at first use."""
+        """The traced step, with as many microbatches as the present plan has; traced at first use."""
         with self._lock:
-            if self._program is None:
-                self._program = retrace(self._recipe)
-            return self._program
+            return self._search.find_program(self._count_microbatches())
+
+    def _count_microbatches(self) -> int | None:
+        return self.plan.num_microbatches if self.plan is not None and self._search.is_searched else None
 
     @property
     def plan(self) -> Plan | None:
@@ -217,7 +219,7 @@ class Planner:
             InfeasibleError, PinConflictError, PinError, InvalidStepError, SolverError, SolveCancelledError: no plan;
             the last one is kept.
         """
-        report = on_progress or _PhasePrinter()
+        report = on_progress or PhasePrinter()
 
         def pass_on() -> None:
             progress = self._progress
@@ -247,12 +249,10 @@ class Planner:
 
         try:
             report("tracing", 0, 1)
-            program = self.program
+            self._search.find_program()
             if should_stop():
                 raise SolveCancelledError("The solve was cancelled.")
-            if self._session is None:
-                self._session = PlanningSession(program, self._cluster, self._options)
-            plan = self._session.solve(pins, report, should_stop)
+            plan = self._search.solve(pins, report, should_stop)
         except SolveCancelledError:
             self._finish(PlannerState.CANCELLED, "Cancelled; the last plan is kept.")
             raise
@@ -299,7 +299,7 @@ class Planner:
         """
         kept = tuple(p for p in self.pins if (p.kind, p.subject) != (pin.kind, pin.subject))
         pins = (*kept, pin)
-        check_pins(self.program, self._cluster, pins, self._options.max_mesh_axes)
+        check_pins(self.program, self._cluster, pins, self.options.max_mesh_axes)
         self._change_pins(pins, f"pin: {pin}")
 
     def unpin(self, pin: Pin) -> None:
@@ -344,8 +344,7 @@ class Planner:
         self.pin(Pin(PinKind.LOGICAL_MESH, stage, shape))
 
     def _list_twins(self, op: str) -> tuple[str, ...]:
-        session = self._session or PlanningSession(self.program, self._cluster, self._options)
-        return session.list_twins(op)
+        return self._search.find_session(self.program.num_microbatches, "1f1b").list_twins(op)
 
     def _change_pins(self, pins: tuple[Pin, ...], label: str) -> None:
         with self._lock:
@@ -396,9 +395,10 @@ class Planner:
         Raises:
             PinError: there is no such op, nothing is decided about it, or nothing has been solved here yet.
         """
-        if self._session is None:
+        if self.plan is None:
             raise PinError("Alternatives are known after a solve: call planner.solve() first.")
-        return self._session.list_alternatives(op, self.pins)
+        session = self._search.find_session(self.plan.num_microbatches, self.plan.schedule)
+        return session.list_alternatives(op, self.pins)
 
     def compare(self, other: Plan | None = None) -> PlanDiff | None:
         """What changed from `other` (by default the plan before) to the present plan; None where one is missing."""
@@ -426,7 +426,8 @@ class Planner:
             PlanMismatchError: it was made for another program or cluster. The present plan is kept.
         """
         plan = load_plan(path)
-        validate_plan(plan, self.program, self._cluster)
+        count = plan.num_microbatches if self._search.is_searched else None
+        validate_plan(plan, self._search.find_program(count), self._cluster)
         with self._lock:
             before = self._last_plan()
             del self._history[self._position + 1 :]
@@ -485,15 +486,3 @@ def _describe_solved(plan: Plan) -> str:
     quality = "proven best for the cost model" if gap < 1e-5 else f"within {gap:.1%} of the bound"
     stages = f"{plan.num_stages} stage{'s' if plan.num_stages > 1 else ''}"
     return f"{stages}, step {format_seconds(plan.estimate.step_s)}, {quality}."
-
-
-class _PhasePrinter:
-    """Prints a line when a phase begins."""
-
-    def __init__(self) -> None:
-        self._phase = ""
-
-    def __call__(self, progress: SolveProgress) -> None:
-        if progress.phase != self._phase:
-            self._phase = progress.phase
-            print(f"[{progress.elapsed_s:6.1f} s] {progress.phase}", flush=True)

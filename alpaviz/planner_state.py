@@ -66,3 +66,15 @@ class Alternative:
     is_pinned: bool
     input_specs: tuple[ShardingSpec, ...]
     output_specs: tuple[ShardingSpec, ...]
+
+
+class PhasePrinter:
+    """Prints a line when a phase begins."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+
+    def __call__(self, progress: SolveProgress) -> None:
+        if progress.phase != self._phase:
+            self._phase = progress.phase
+            print(f"[{progress.elapsed_s:6.1f} s] {progress.phase}", flush=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,13 +18,12 @@ from alpaviz.cluster import Cluster, enumerate_logical_meshes, enumerate_submesh
 from alpaviz.cluster.mesh import MESH_AXES, LogicalMesh
 from alpaviz.errors import AlpaVizError, InfeasibleError, PinConflictError, PinError, SolveCancelledError
 from alpaviz.inter import ChosenRange, StageChoice, StageConstraints, StageCostTable, choose_stages
-from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.restrict import find_pinned_layer
 from alpaviz.intra.solvers import SOLVERS
-from alpaviz.intra.stage_problem import StageShapes
+from alpaviz.intra.stage_problem import Restriction, StageShapes
 from alpaviz.intra.stage_solver import SolvedStage, StageSolver
-from alpaviz.intra.structure import ProgramStructure, find_structure
+from alpaviz.intra.structure import ProgramStructure
 from alpaviz.pin_specs import check_spec_pin
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan, SolverReport
@@ -33,11 +32,14 @@ from alpaviz.plan_diff import format_bytes
 from alpaviz.planner_state import Alternative
 from alpaviz.program.program import Program, Role, ValueKind
 from alpaviz.schedule import SCHEDULES
+from alpaviz.solver_pool import SolverPool
 
 USABLE_MEMORY = 0.95
 """Share of a device's memory that a plan may fill; the rest is for the runtime and fragmentation."""
 
 Report = Callable[..., None]
+Restrict = Callable[[StageSolver], Mapping[int, Restriction] | None]
+"""Per layer what a scheme leaves of its candidates on the mesh of a solver; None where it does not use such a mesh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,8 @@ class PlannerOptions:
 
     def check(self) -> None:
         """Raise AlpaVizError where a name is unknown."""
-        if self.schedule not in SCHEDULES:
-            raise AlpaVizError(f"No schedule is called {self.schedule!r}. Known: {', '.join(SCHEDULES)}.")
+        if self.schedule not in (*SCHEDULES, "auto"):
+            raise AlpaVizError(f"No schedule is called {self.schedule!r}. Known: {', '.join(SCHEDULES)}, auto.")
         if self.solver not in SOLVERS:
             raise AlpaVizError(f"No solver is called {self.solver!r}. Known: {', '.join(SOLVERS)}.")
         if self.max_mesh_axes not in range(1, len(MESH_AXES) + 1):
@@ -75,11 +77,14 @@ class _Option:
 class PlanningSession:
     """Everything that is known about planning one program on one cluster. Use from one thread at a time."""
 
-    def __init__(self, program: Program, cluster: Cluster, options: PlannerOptions) -> None:
+    def __init__(
+        self, program: Program, cluster: Cluster, options: PlannerOptions, pool: SolverPool | None = None
+    ) -> None:
         self.program, self.cluster, self.options = program, cluster, options
-        self.structure: ProgramStructure = find_structure(program)
+        pool = pool or SolverPool(options.solver)
+        self.structure: ProgramStructure = pool.find_structure(program)
         self.options_by_mesh = tuple(
-            _Option(mesh, StageSolver(program, self.structure, MeshCosts(mesh), options.solver))
+            _Option(mesh, pool.find_solver(program, mesh))
             for shape in enumerate_submeshes(cluster)
             for mesh in enumerate_logical_meshes(cluster, shape, options.max_mesh_axes)
         )
@@ -99,8 +104,14 @@ class PlanningSession:
         most = min(self.program.num_layers, self.cluster.num_devices)
         return min(most, self.options.max_stages or most)
 
-    def solve(self, pins: tuple[Pin, ...], report: Report, should_stop: Callable[[], bool]) -> Plan:
-        """The best plan that keeps `pins`.
+    def solve(
+        self,
+        pins: tuple[Pin, ...],
+        report: Report,
+        should_stop: Callable[[], bool],
+        restrict: Restrict | None = None,
+    ) -> Plan:
+        """The best plan that keeps `pins`, and that `restrict` allows (which then stands for pins on ops and inputs).
 
         Raises:
             InfeasibleError: nothing fits; says what is short and by how much.
@@ -109,10 +120,10 @@ class PlanningSession:
         """
         began = time.monotonic()
         check_pins(self.program, self.cluster, pins, self.options.max_mesh_axes)
-        pricing = self._price(pins, report, should_stop)
+        pricing = self._price(pins, report, should_stop, restrict)
         choice = self._choose(pins, pricing, report, should_stop)
         if not choice.is_feasible:
-            self._explain(pins, pricing, should_stop)
+            self._explain(pins if restrict is None else (), pricing, should_stop)
         _stop_if(should_stop)
         bound = choice.objective * pricing.least_share
         report("writing the plan", 0, 1, choice.objective, bound)
@@ -177,8 +188,10 @@ class PlanningSession:
         microbatches = self.program.num_microbatches
         return microbatches if self.options.schedule == "gpipe" else min(stages_to_end, microbatches)
 
-    def _price(self, pins: Sequence[Pin], report: Report, should_stop: Callable[[], bool]) -> _Pricing:
-        """Lower limits of all candidates: their optimum without memory limit and, where that is known, without pins."""
+    def _price(
+        self, pins: Sequence[Pin], report: Report, should_stop: Callable[[], bool], restrict: Restrict | None = None
+    ) -> _Pricing:
+        """Lower limits of all candidates: their optimum without memory limit and without pins on ops and inputs."""
         layers, options, stages = self.program.num_layers, len(self.options_by_mesh), self.max_stages
         pricing = _Pricing(np.full((layers, layers, options, stages), np.inf))
         allowed = self._list_allowed_options(pins)
@@ -187,10 +200,12 @@ class PlanningSession:
             report("solving stages", m, options)
             solver = option.solver
             unpinned = StageShapes(self.program, self.structure, {})
-            if m not in allowed:
+            restricted = restrict(solver) if restrict is not None and m in allowed else {}
+            if m not in allowed or restricted is None:
                 pricing.shapes.append(unpinned)  # never asked: its latency stays infinite
                 continue
-            shapes = StageShapes(self.program, self.structure, solver.restrict(pins))
+            shapes = StageShapes(self.program, self.structure, restricted or solver.restrict(pins))
+            unpinned = shapes if restricted else unpinned  # solved quickly, and a closer limit
             pricing.shapes.append(shapes)
             ranges = [(i, j) for i in range(layers) for j in range(i, layers) if self._may_be_stage(i, j, option)]
             found = {r: unpinned.find(*r) for r in ranges}

@@ -56,7 +56,7 @@ class StageSolver:
         self.solver = solver
         self.num_solved = 0
         self._problems: dict[int, LayerProblem] = {}
-        self._solved: dict[tuple[StageShape, int | None], SolvedStage] = {}
+        self._solved: dict[tuple[StageShape, int | None, float], SolvedStage] = {}
         self._least_bytes: dict[tuple[GroupKey, int], float] = {}
 
     @property
@@ -83,7 +83,7 @@ class StageSolver:
         """Solve all `shapes` without a memory limit, families at once."""
         families: dict[object, list[StageShape]] = defaultdict(list)
         for shape in dict.fromkeys(shapes):
-            if (shape, None) not in self._solved and not _is_impossible(shape):
+            if (shape, None, np.inf) not in self._solved and not _is_impossible(shape):
                 families[_family_key(shape)].append(shape)
         for family in families.values():
             for line in _split_into_lines(family):
@@ -103,7 +103,7 @@ class StageSolver:
             begin, end = _counts(line[0]), _counts(line[-1])
             for shape in line[1:-1]:
                 share = float((_counts(shape) - begin) @ (end - begin) / ((end - begin) @ (end - begin)))
-                self._solved[shape, None] = _interpolate(first, last, far, share)
+                self._solved[shape, None, np.inf] = _interpolate(first, last, far, share)
             return
         middle = len(line) // 2
         self._solve_line(line[: middle + 1], should_stop)
@@ -145,7 +145,7 @@ class StageSolver:
             least = self.count_least_bytes(shape, in_flight)
             if least > memory_limit:
                 return SolvedStage((), None, np.inf, np.inf, "memory", least - memory_limit)
-        key = (shape, in_flight)
+        key = (shape, in_flight, memory_limit)
         if key not in self._solved:
             self._solved[key] = self._solve(shape, in_flight, memory_limit, should_stop)
         return self._solved[key]

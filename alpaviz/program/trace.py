@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -136,6 +137,15 @@ def retrace(recipe: TraceRecipe) -> Program:
     if not program.has_gradient_marker and recipe.num_microbatches > 1:
         program = _trace_once(recipe, 1)
     return program
+
+
+def count_rows(recipe: TraceRecipe) -> int:
+    """The largest number of microbatches that divides every sliced leaf of the batch; 1 where nothing is sliced."""
+    leaves = jax.tree.leaves(recipe.batch)
+    labels = [name_argument(name) for name in _name_leaves((recipe.state, *recipe.batch))][-len(leaves) :]
+    axes = list_batch_axes(recipe.batch, recipe.batch_axes, labels)
+    sizes = [leaf.shape[axis] for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
+    return max(1, math.gcd(*sizes))
 
 
 def _trace_once(recipe: TraceRecipe, num_microbatches: int) -> Program:

@@ -7,6 +7,7 @@ Chrome and Perfetto (`export_trace`).
 """
 
 from alpaviz.schedule.orders import (
+    RUNNABLE_SCHEDULES,
     SCHEDULES,
     Order,
     Task,
@@ -27,6 +28,7 @@ from alpaviz.schedule.simulate import (
 )
 
 __all__ = [
+    "RUNNABLE_SCHEDULES",
     "SCHEDULES",
     "Order",
     "Send",

@@ -76,6 +76,9 @@ def order_forward(num_stages: int, num_microbatches: int) -> Order:
 SCHEDULES: dict[str, Callable[[int, int], Order]] = {"1f1b": order_1f1b, "gpipe": order_gpipe}
 """Schedules of a training step by name."""
 
+RUNNABLE_SCHEDULES = ("1f1b", "gpipe")
+"""Those that the runtime can run."""
+
 
 def get_order(schedule: str, num_stages: int, num_microbatches: int) -> Order:
     """The order of the schedule called `schedule`.

@@ -1,0 +1,145 @@
+"""Searches the number of microbatches and the schedule, one two-level solve for each.
+
+In: a step, a cluster and options. Out: the plan whose simulated step is shortest, with what else was tried. A step has
+the same layers for every number of microbatches, only with other batch sizes, so the solves share what does not depend
+on it (`SolverPool`); the schedules of one number share all but what memory limits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from alpaviz.cluster import Cluster
+from alpaviz.errors import AlpaVizError, InfeasibleError, InvalidStepError, PinConflictError
+from alpaviz.pins import Pin
+from alpaviz.plan import Plan, PlanTry
+from alpaviz.planning import PlannerOptions, PlanningSession, Report
+from alpaviz.program import Program, retrace
+from alpaviz.program.trace import TraceRecipe, count_rows
+from alpaviz.schedule import RUNNABLE_SCHEDULES
+from alpaviz.solver_pool import SolverPool
+
+AUTO: Final = "auto"
+"""In place of a number of microbatches or a schedule: search it."""
+
+MOST_COUNTS = 12
+"""With more divisors than this, one for each doubling is tried."""
+
+Counts = tuple[int, ...]
+
+
+class PlanSearch:
+    """Everything that is known about planning one step on one cluster. Use from one thread at a time.
+
+    Args:
+        is_searched: try the divisors of the batch; otherwise the recipe's number of microbatches.
+        pool: of another search for the same step, to share.
+    """
+
+    def __init__(
+        self,
+        recipe: TraceRecipe,
+        cluster: Cluster,
+        options: PlannerOptions,
+        *,
+        is_searched: bool = False,
+        pool: SolverPool | None = None,
+    ) -> None:
+        self.recipe, self.cluster, self.options, self.is_searched = recipe, cluster, options, is_searched
+        self.pool = pool or SolverPool(options.solver)
+        self._programs: dict[int, Program] = {}
+        self._sessions: dict[tuple[int, str], PlanningSession] = {}
+
+    def find_program(self, num_microbatches: int | None = None) -> Program:
+        """The step, traced with this many microbatches; by default those of the recipe."""
+        count = num_microbatches or self.recipe.num_microbatches
+        if count not in self._programs:
+            self._programs[count] = retrace(replace(self.recipe, num_microbatches=count))
+        return self._programs[count]
+
+    def find_session(self, num_microbatches: int, schedule: str) -> PlanningSession:
+        """The session for one number of microbatches and one schedule."""
+        key = num_microbatches, schedule
+        if key not in self._sessions:
+            program = self.find_program(num_microbatches)
+            options = replace(self.options, schedule=schedule)
+            self._sessions[key] = PlanningSession(program, self.cluster, options, self.pool)
+        return self._sessions[key]
+
+    def list_counts(self) -> Counts:
+        """Numbers of microbatches to try, in ascending order."""
+        if not self.is_searched:
+            return (self.recipe.num_microbatches,)
+        return list_divisors(count_rows(self.recipe)) if self.find_program(1).has_gradient_marker else (1,)
+
+    def list_schedules(self) -> tuple[str, ...]:
+        """Schedules to try: those that can run."""
+        return RUNNABLE_SCHEDULES if self.options.schedule == AUTO else (self.options.schedule,)
+
+    def solve(self, pins: tuple[Pin, ...], report: Report, should_stop: Callable[[], bool]) -> Plan:
+        """The plan of the shortest step that keeps `pins`.
+
+        Raises:
+            InfeasibleError, PinConflictError: nothing fits; of what was tried, the case that lacks least.
+            SolveCancelledError: `should_stop` became true.
+        """
+        cases = [(count, schedule) for count in self.list_counts() for schedule in self.list_schedules()]
+        if len(cases) == 1:
+            return self.find_session(*cases[0]).solve(pins, report, should_stop)
+        began = time.monotonic()
+        best: Plan | None = None
+        tries: list[PlanTry] = []
+        errors: list[AlpaVizError] = []
+        for number, (count, schedule) in enumerate(cases):
+            label = _label(count, schedule, number, len(cases))
+
+            def report_case(phase: str, *rest: object, label: str = label) -> None:
+                report(f"{label}: {phase}", *rest)
+
+            try:
+                plan = self.find_session(count, schedule).solve(pins, report_case, should_stop)
+            except (InfeasibleError, PinConflictError, InvalidStepError) as error:
+                errors.append(error)
+                tries.append(PlanTry(count, schedule, None, None, 0, str(error)))
+                continue
+            tries.append(describe_try(plan))
+            if best is None or _rank(plan) < _rank(best):
+                best = plan
+        if best is None:
+            raise min(errors, key=_rank_error)
+        return replace(best, solver=replace(best.solver, seconds=time.monotonic() - began, tries=tuple(tries)))
+
+
+def list_divisors(rows: int) -> Counts:
+    """Divisors of `rows` to try as numbers of microbatches: all, or where they are many one for each doubling."""
+    divisors = sorted({d for k in range(1, math.isqrt(rows) + 1) if rows % k == 0 for d in (k, rows // k)})
+    if len(divisors) <= MOST_COUNTS:
+        return tuple(divisors)
+    return tuple({d.bit_length(): d for d in divisors}.values())
+
+
+def describe_try(plan: Plan) -> PlanTry:
+    """What `plan` brings."""
+    fullest = max(stage.memory.total_bytes for stage in plan.stages)
+    return PlanTry(plan.num_microbatches, plan.schedule, plan.estimate.step_s, fullest, plan.num_stages, "")
+
+
+def _rank(plan: Plan) -> tuple[float, float, int]:
+    """Shorter is better, of equals what fills less memory, then fewer microbatches."""
+    found = describe_try(plan)
+    return plan.estimate.step_s, found.memory_bytes or 0.0, plan.num_microbatches
+
+
+def _rank_error(error: AlpaVizError) -> tuple[int, float]:
+    """Conflicts of pins are the user's to solve and come first, then what lacks least memory."""
+    if isinstance(error, PinConflictError):
+        return 0, 0.0
+    return (1, error.bytes_short) if isinstance(error, InfeasibleError) else (2, 0.0)
+
+
+def _label(count: int, schedule: str, number: int, total: int) -> str:
+    return f"{count} microbatches, {schedule} ({number + 1} of {total})"
