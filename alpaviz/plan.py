@@ -219,7 +219,8 @@ class ProgramSummary:
 class PlanTry:
     """One number of microbatches and schedule that was tried.
 
-    `step_s` and `memory_bytes`, of the fullest device, are None where there was no plan; `reason` then says why.
+    `step_s` and `memory_bytes`, of the fullest device, are None where there was no plan. `reason` says why there was
+    none, or why it cannot be used.
     """
 
     num_microbatches: int

@@ -17,6 +17,7 @@ from alpaviz.cluster import Cluster
 from alpaviz.errors import AlpaVizError, InfeasibleError, InvalidStepError, PinConflictError
 from alpaviz.pins import Pin
 from alpaviz.plan import Plan, PlanTry
+from alpaviz.plan_diff import format_bytes
 from alpaviz.planning import PlannerOptions, PlanningSession, Report
 from alpaviz.program import Program, retrace
 from alpaviz.program.trace import TraceRecipe, count_rows
@@ -104,7 +105,7 @@ class PlanSearch:
                 plan = self.find_session(count, schedule).solve(pins, report_case, should_stop)
             except (InfeasibleError, PinConflictError, InvalidStepError) as error:
                 errors.append(error)
-                tries.append(PlanTry(count, schedule, None, None, 0, str(error)))
+                tries.append(PlanTry(count, schedule, None, None, 0, str(error).split(". ")[0]))
                 continue
             tries.append(describe_try(plan))
             if best is None or _rank(plan) < _rank(best):
@@ -124,14 +125,18 @@ def list_divisors(rows: int) -> Counts:
 
 def describe_try(plan: Plan) -> PlanTry:
     """What `plan` brings."""
-    fullest = max(stage.memory.total_bytes for stage in plan.stages)
-    return PlanTry(plan.num_microbatches, plan.schedule, plan.estimate.step_s, fullest, plan.num_stages, "")
+    fullest = max((stage.memory for stage in plan.stages), key=lambda memory: memory.total_bytes)
+    reason = ""
+    if fullest.total_bytes > fullest.capacity_bytes:
+        reason = f"with the working set it needs more than the {format_bytes(fullest.capacity_bytes)} of a device"
+    count, step = plan.num_microbatches, plan.estimate.step_s
+    return PlanTry(count, plan.schedule, step, fullest.total_bytes, plan.num_stages, reason)
 
 
-def _rank(plan: Plan) -> tuple[float, float, int]:
-    """Shorter is better, of equals what fills less memory, then fewer microbatches."""
+def _rank(plan: Plan) -> tuple[bool, float, float, int]:
+    """What fits with its working set is better, then a shorter step, less memory, fewer microbatches."""
     found = describe_try(plan)
-    return plan.estimate.step_s, found.memory_bytes or 0.0, plan.num_microbatches
+    return bool(found.reason), plan.estimate.step_s, found.memory_bytes or 0.0, plan.num_microbatches
 
 
 def _rank_error(error: AlpaVizError) -> tuple[int, float]:

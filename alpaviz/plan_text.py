@@ -232,16 +232,14 @@ def _describe_tries(plan: Plan) -> list[str]:
     tries = plan.solver.tries
     if not tries:
         return []
-    others = [
-        t.step_s
-        for t in tries
-        if t.step_s is not None and (t.num_microbatches, t.schedule) != (plan.num_microbatches, plan.schedule)
-    ]
+    own = plan.num_microbatches, plan.schedule
+    usable = [t for t in tries if not t.reason and (t.num_microbatches, t.schedule) != own]
+    others = [t.step_s for t in usable if t.step_s is not None]
     chosen = f"{_count(plan.num_microbatches, 'microbatch')} and schedule {plan.schedule}"
     if not others:
         why = f"{chosen}: nothing else that was tried gives a plan"
     else:
-        gain = min(others) / plan.estimate.step_s - 1
+        gain = max(0.0, min(others) / plan.estimate.step_s - 1)
         why = f"{chosen} take least" + (f", the next {gain:.2%} more" if gain > 0 else ", as long as the next")
     rows = [
         (
@@ -250,7 +248,7 @@ def _describe_tries(plan: Plan) -> list[str]:
         )
         for t in tries
     ]  # fmt: skip
-    header = ("microbatches", "schedule", "step", "memory a device", "stages", "no plan because")
+    header = ("microbatches", "schedule", "step", "memory a device", "stages", "not taken because")
     return [f"Microbatches and schedule: {why}", *_format_table(header, rows)]
 
 

@@ -11,6 +11,7 @@ from alpaviz.plan_check import validate_plan
 from alpaviz.program.program import Program
 from alpaviz.runtime.executable import Executable
 from alpaviz.runtime.meshes import count_needed_devices
+from alpaviz.schedule import RUNNABLE_SCHEDULES
 
 
 def launch(
@@ -36,7 +37,8 @@ def launch(
 
     Raises:
         PlanMismatchError: the plan is for another program.
-        LaunchError: too few devices, a worker could not be started, or the step uses `shard_map`.
+        LaunchError: too few devices, a worker could not be started, the step uses `shard_map`, or the
+            plan's schedule cannot be run yet.
     """
     validate_plan(plan, program)
     if program.jaxpr is None:
@@ -44,6 +46,11 @@ def launch(
     _refuse_own_meshes(program)
     if backend not in ("auto", "local", "ray"):
         raise LaunchError(f"No backend is called {backend!r}: use 'auto', 'local' or 'ray'.")
+    if plan.schedule not in RUNNABLE_SCHEDULES:
+        raise LaunchError(
+            f"Plans with schedule {plan.schedule!r} can be simulated and shown, but not launched yet. Plan with "
+            f"{' or '.join(map(repr, RUNNABLE_SCHEDULES))} to run."
+        )
     needed = count_needed_devices(plan)
     if backend != "ray":
         import jax

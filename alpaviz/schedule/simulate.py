@@ -7,16 +7,20 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from alpaviz.schedule.orders import Order, Task, TaskKind
+from alpaviz.schedule.orders import Order, Task, TaskKind, count_change
 
 
 @dataclass(frozen=True, slots=True)
 class StageDurations:
-    """Seconds of one forward, one backward and the update of a stage."""
+    """Seconds of one forward, one backward and the update of a stage; `weights_s` of a backward makes weight gradients.
+
+    Where a schedule cuts the backward in two, the rest of it makes what the stage before waits for.
+    """
 
     forward_s: float
     backward_s: float
     update_s: float
+    weights_s: float = 0.0
 
     def of(self, kind: TaskKind) -> float:
         match kind:
@@ -24,6 +28,10 @@ class StageDurations:
                 return self.forward_s
             case TaskKind.BACKWARD:
                 return self.backward_s
+            case TaskKind.INPUT_GRADIENT:
+                return self.backward_s - self.weights_s
+            case TaskKind.WEIGHT_GRADIENT:
+                return self.weights_s
             case TaskKind.UPDATE:
                 return self.update_s
 
@@ -50,30 +58,34 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What happened: events per stage in order, sends that take time, and the end of the last event."""
+    """What happened: events of each row of the order, sends that take time, and the end of the last event.
+
+    A row is a stage, or in an interleaved schedule the stages that share devices.
+    """
 
     stages: tuple[tuple[TimelineEvent, ...], ...]
     sends: tuple[Send, ...]
     makespan_s: float
 
     def busy_s(self, stage: int) -> float:
-        """Seconds in which a stage works."""
+        """Seconds in which a row works."""
         return sum(event.end_s - event.start_s for event in self.stages[stage])
 
     def bubble_fraction(self, stage: int) -> float:
-        """Share of the step in which a stage waits."""
+        """Share of the step in which a row waits."""
         return 1 - self.busy_s(stage) / self.makespan_s if self.makespan_s > 0 else 0.0
 
     def list_in_flight(self, stage: int) -> tuple[tuple[float, int], ...]:
-        """(seconds, microbatches whose activations the stage keeps from then on), one entry for each change.
+        """(seconds, microbatches whose activations the row keeps from then on), one entry for each change.
 
-        A microbatch counts from the start of its forward task to the end of its backward task; of changes at one
-        moment, frees come first. Where nothing runs backward, all stay.
+        A microbatch counts from the start of its forward task to the end of its backward task, or of its weight
+        gradients where they come apart; of changes at one moment, frees come first. Where nothing runs backward, all
+        stay.
         """
         steps = sorted(
-            (event.start_s, 1) if event.task.kind is TaskKind.FORWARD else (event.end_s, -1)
+            (event.start_s if change > 0 else event.end_s, change)
             for event in self.stages[stage]
-            if event.task.kind is not TaskKind.UPDATE
+            if (change := count_change(event.task.kind))
         )
         return tuple(zip((at for at, _ in steps), itertools.accumulate(change for _, change in steps)))
 
@@ -87,9 +99,11 @@ def simulate_schedule(
 
     A forward task needs the forward of every earlier stage that sends to it (the neighbour always counts), a backward
     the backward of the later ones, and its own forward where it has one. A send begins when its value is made and
-    overlaps with the sender's next work; of the sends from one stage to another, each waits for the one before.
+    overlaps with the sender's next work; of the sends between the devices of one row and of another, each waits for the
+    one before, in each direction.
 
     Args:
+        durations: of each stage.
         transfers: (source stage, target stage) -> seconds for each microbatch.
 
     Raises:
@@ -111,33 +125,36 @@ class _Player:
         self.events: list[list[TimelineEvent]] = [[] for _ in order]
         self.sends: list[Send] = []
         self.free = [0.0] * len(order)
-        self.own: dict[tuple[int, int], float] = {}  # (stage, microbatch) -> end of the forward task
+        self.row = {task.stage: row for row, tasks in enumerate(order) for task in tasks}
+        self.own: dict[tuple[int, int, bool], float] = {}  # (stage, microbatch, is forward) -> end of its own task
         self.arrived: dict[tuple[int, int, int], float] = {}  # (source, target, microbatch) -> when it is there
-        self.link_free: dict[tuple[int, int], float] = defaultdict(float)
+        self.link_free: dict[tuple[int, int], float] = defaultdict(float)  # by row
         self.targets: dict[tuple[int, bool], list[tuple[int, float]]] = defaultdict(list)
         self.sources: dict[tuple[int, bool], list[int]] = defaultdict(list)
-        neighbours = {(a, b): 0.0 for a in range(len(order)) for b in (a - 1, a + 1) if 0 <= b < len(order)}
+        neighbours = {(a, b): 0.0 for a in self.row for b in (a - 1, a + 1) if b in self.row}
         for (source, target), seconds in sorted({**neighbours, **transfers}.items()):
+            if source not in self.row or target not in self.row:
+                continue
             is_forward = source < target
             self.targets[source, is_forward].append((target, seconds))
             self.sources[target, is_forward].append(source)
         # Stages whose tasks are all of one kind take no part in the other direction.
-        self.has_forward = [any(task.kind is TaskKind.FORWARD for task in tasks) for tasks in order]
+        self.with_forward = {task.stage for tasks in order for task in tasks if task.kind is TaskKind.FORWARD}
 
     def play(self) -> None:
         position = [0] * len(self.order)
         has_moved = True
         while has_moved:
             has_moved = False
-            for stage, tasks in enumerate(self.order):
-                while position[stage] < len(tasks):
-                    ready = self._ready_at(tasks[position[stage]])
+            for row, tasks in enumerate(self.order):
+                while position[row] < len(tasks):
+                    ready = self._ready_at(tasks[position[row]])
                     if ready is None:
                         break
-                    self._run(tasks[position[stage]], ready)
-                    position[stage] += 1
+                    self._run(row, tasks[position[row]], ready)
+                    position[row] += 1
                     has_moved = True
-        stuck = [tasks[position[s]] for s, tasks in enumerate(self.order) if position[s] < len(tasks)]
+        stuck = [tasks[position[r]] for r, tasks in enumerate(self.order) if position[r] < len(tasks)]
         if stuck:
             raise ValueError(f"the schedule waits for itself: {stuck}")
 
@@ -147,33 +164,35 @@ class _Player:
             return 0.0
         stage, microbatch, ready = task.stage, task.microbatch, 0.0
         is_forward = task.kind is TaskKind.FORWARD
-        if not is_forward and self.has_forward[stage]:
-            own = self.own.get((stage, microbatch))
+        is_weights = task.kind is TaskKind.WEIGHT_GRADIENT
+        if not is_forward and (is_weights or stage in self.with_forward):
+            own = self.own.get((stage, microbatch, not is_weights))
             if own is None:
                 return None
             ready = own
-        for source in self.sources[stage, is_forward]:
+        for source in () if is_weights else self.sources[stage, is_forward]:
             arrived = self.arrived.get((source, stage, microbatch))
             if arrived is None:
                 return None
             ready = max(ready, arrived)
         return ready
 
-    def _run(self, task: Task, ready: float) -> None:
+    def _run(self, row: int, task: Task, ready: float) -> None:
         stage, microbatch = task.stage, task.microbatch
-        start = max(ready, self.free[stage])
+        start = max(ready, self.free[row])
         end = start + self.durations[stage].of(task.kind)
-        self.events[stage].append(TimelineEvent(task, start, end))
-        self.free[stage] = end
-        if task.kind is TaskKind.UPDATE:
+        self.events[row].append(TimelineEvent(task, start, end))
+        self.free[row] = end
+        if task.kind in (TaskKind.UPDATE, TaskKind.WEIGHT_GRADIENT):
             return
         is_forward = task.kind is TaskKind.FORWARD
-        if is_forward:
-            self.own[stage, microbatch] = end
+        self.own[stage, microbatch, is_forward] = end
         for target, seconds in self.targets[stage, is_forward]:
-            begin = max(end, self.link_free[stage, target])
-            self.link_free[stage, target] = self.arrived[stage, target, microbatch] = begin + seconds
+            link = row, self.row[target]
+            begin = max(end, self.link_free[link])
+            self.arrived[stage, target, microbatch] = begin + seconds
             if seconds > 0:
+                self.link_free[link] = begin + seconds
                 self.sends.append(Send(stage, target, microbatch, begin, begin + seconds))
 
 
