@@ -63,6 +63,8 @@ CASES = [
     Case("reshape", lambda a: a.reshape(8, 4, 2), ((8, 8),)),
     Case("reshape", lambda a: a.reshape(32, 2), ((8, 4, 2),)),
     Case("reshape", lambda a: a.reshape(8, 1, 4), ((8, 4),)),
+    Case("reshape", lambda a: a.reshape(8, 8), ((16, 4),)),
+    Case("reshape", lambda a: a.reshape(4, 4, 8), ((16, 2, 4),)),
     Case("squeeze", lambda a: jax.lax.squeeze(a, (1,)), ((8, 1, 4),)),
     Case("slice", lambda a: jax.lax.slice(a, (0, 1), (8, 3)), ((8, 4),)),
     Case("pad", lambda a: jax.lax.pad(a, jnp.float32(0), ((0, 0, 0), (1, 2, 0))), ((8, 4),)),
