@@ -6,12 +6,16 @@ which a parameter is stored in pieces, the mesh), the cheapest is taken, as a pe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from alpaviz.baselines.dimensions import DimensionClasses, find_dimension_classes
 from alpaviz.baselines.scheme import Scheme, restrict_to_scheme
-from alpaviz.cluster import Cluster
+from alpaviz.baselines.tensor import Experts, find_experts, find_sequence_classes, find_tensor_classes
+from alpaviz.cluster import Cluster, enumerate_logical_meshes, enumerate_submeshes
+from alpaviz.cluster.mesh import LogicalMesh
 from alpaviz.errors import AlpaVizError, InfeasibleError
 from alpaviz.intra.stage_problem import Restriction
 from alpaviz.intra.stage_solver import StageSolver
@@ -20,6 +24,7 @@ from alpaviz.plan import Plan
 from alpaviz.planner import Planner
 from alpaviz.planning import PlannerOptions, PlanningSession, Restrict
 from alpaviz.program.program import Program
+from alpaviz.types import MeshAxis
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,46 @@ class Baselines:
 
         return restrict
 
+    def restrict_mesh(self, scheme: Scheme, mesh: LogicalMesh, tensor_axes: Sequence[MeshAxis] = ()) -> Restrict:
+        """`scheme` on one mesh, whose `tensor_axes` are not data axes."""
+
+        def restrict(solver: StageSolver) -> Mapping[int, Restriction] | None:
+            own = solver.costs.mesh
+            if (own.submesh, own.shape) != (mesh.submesh, mesh.shape):
+                return None
+            return restrict_to_scheme(self.program, solver.structure, solver, scheme, tensor_axes)
+
+        return restrict
+
+    def list_meshes(self, num_devices: int) -> list[LogicalMesh]:
+        """Logical meshes of so many devices."""
+        shapes = [shape for shape in enumerate_submeshes(self.cluster) if shape.num_devices == num_devices]
+        most = self.options.max_mesh_axes
+        return [mesh for shape in shapes for mesh in enumerate_logical_meshes(self.cluster, shape, most)]
+
+    def list_stage_counts(self) -> list[int]:
+        """Numbers of stages of one size that use all devices."""
+        devices = self.cluster.num_devices
+        most = min(self.program.num_layers, devices) if self.program.has_gradient_marker else 1
+        return [count for count in range(1, most + 1) if devices % count == 0 and self.list_meshes(devices // count)]
+
+    def pin_equal_stages(self, count: int) -> tuple[Pin, ...]:
+        """So many stages, whose numbers of layers differ by one at most."""
+        layers = self.program.num_layers
+        placed = (Pin(PinKind.LAYER_STAGE, layer, layer * count // layers) for layer in range(layers))
+        return (Pin(PinKind.NUM_STAGES, None, count), *placed)
+
+    def count_expert_shards(self, mesh: LogicalMesh, experts: Experts) -> int:
+        """Into how many pieces the axes of `mesh` can split the experts."""
+        numbers = {
+            size
+            for v in experts.values
+            for size, c in zip(self.program.values[v].shape, self.classes.of_values[v], strict=True)
+            if c in experts.classes
+        }
+        shards = (math.prod(mesh.axis_sizes[axis] for axis in axes) for axes in _list_subsets(mesh.axis_names))
+        return max(count for count in shards if all(number % count == 0 for number in numbers))
+
     def check_batch(self, num_devices: int) -> None:
         """Raise where the rows of a microbatch cannot be split over so many devices."""
         for v, dim in zip(self.program.inputs, self.program.batch_axes, strict=True):
@@ -132,11 +177,90 @@ def _list_zero_3(baselines: Baselines) -> Iterator[_Attempt]:
     return _list_data_parallel(baselines, optimizer=True, gradients=True, parameters=True)
 
 
+def _list_megatron(baselines: Baselines, *, splits_sequence: bool = False) -> Iterator[_Attempt]:
+    """Every (data, tensor, pipeline) grid: equal stages of equal meshes, each axis data parallel or tensor parallel."""
+    classes = baselines.classes
+    tensor = find_tensor_classes(baselines.program, classes)
+    if not tensor:
+        raise InfeasibleError("the program has no products of activations and parameters to split.")
+    sequence = find_sequence_classes(baselines.program, classes, tensor) if splits_sequence else frozenset()
+    if splits_sequence and not sequence:
+        raise InfeasibleError("activations have no dimension beside the batch and the features.")
+    scheme = Scheme(classes, tensor=tensor, sequence=sequence)
+    for stages in baselines.list_stage_counts():
+        pins = baselines.pin_equal_stages(stages)
+        for mesh in baselines.list_meshes(baselines.cluster.num_devices // stages):
+            for tensor_axes in _list_subsets(mesh.axis_names):
+                if not splits_sequence or tensor_axes:
+                    yield _Attempt(pins, baselines.restrict_mesh(scheme, mesh, tensor_axes))
+
+
+def _list_sequence_parallel(baselines: Baselines) -> Iterator[_Attempt]:
+    return _list_megatron(baselines, splits_sequence=True)
+
+
+def _list_expert_parallel(baselines: Baselines) -> Iterator[_Attempt]:
+    """Tokens are split over all devices, and so are the experts, or over as many as divide their number."""
+    devices = baselines.cluster.num_devices
+    baselines.check_batch(devices)
+    experts = find_experts(baselines.program, baselines.classes)
+    if not experts.classes:
+        raise InfeasibleError("the program has no experts whose parameters are products with tokens of their own.")
+    meshes = baselines.list_meshes(devices)
+    counts = [baselines.count_expert_shards(mesh, experts) for mesh in meshes]
+    if max(counts) == 1:
+        raise InfeasibleError(f"no mesh of {devices} devices has an axis that divides the number of experts.")
+    scheme = Scheme(
+        baselines.classes, experts=experts.classes, expert_ops=experts.ops, expert_values=experts.values
+    )  # fmt: skip
+    for mesh, count in zip(meshes, counts, strict=True):
+        if count == max(counts):
+            yield _Attempt(ONE_STAGE, baselines.restrict_mesh(scheme, mesh))
+
+
+def _list_pipeline(baselines: Baselines) -> Iterator[_Attempt]:
+    """A stage for every device, as equal as the number of layers allows."""
+    devices, layers = baselines.cluster.num_devices, baselines.program.num_layers
+    if devices not in baselines.list_stage_counts():
+        raise InfeasibleError(
+            f"a stage for each of {devices} devices needs as many layers and alpaviz.value_and_grad; the program has "
+            f"{layers} layers. Plan with num_layers={devices} or more."
+        )
+    yield _Attempt(baselines.pin_equal_stages(devices), baselines.restrict(Scheme(baselines.classes), 1))
+
+
+def _list_pipedream(baselines: Baselines) -> Iterator[_Attempt]:
+    """Any stages, each data parallel over its devices."""
+    yield _Attempt((), baselines.restrict(Scheme(baselines.classes)))
+
+
+def _list_inter_only(baselines: Baselines) -> Iterator[_Attempt]:
+    """Any stages of one device."""
+    yield _Attempt((), baselines.restrict(Scheme(baselines.classes), 1))
+
+
+def _list_intra_only(baselines: Baselines) -> Iterator[_Attempt]:
+    """One stage, split in any way."""
+    yield _Attempt(ONE_STAGE, None)
+
+
+def _list_subsets(axes: Sequence[MeshAxis]) -> Iterator[tuple[MeshAxis, ...]]:
+    return itertools.chain.from_iterable(itertools.combinations(axes, count) for count in range(len(axes) + 1))
+
+
 _RECIPES: dict[str, tuple[str | None, Callable[[Baselines], Iterable[_Attempt]]]] = {
     "data-parallel": (None, _list_data_parallel),
     "zero-1": (None, _list_zero_1),
     "zero-2": (None, _list_zero_2),
     "zero-3": (None, _list_zero_3),
+    "megatron": (None, _list_megatron),
+    "sequence-parallel": (None, _list_sequence_parallel),
+    "expert-parallel": (None, _list_expert_parallel),
+    "gpipe": ("gpipe", _list_pipeline),
+    "1f1b": ("1f1b", _list_pipeline),
+    "pipedream": (None, _list_pipedream),
+    "inter-op-only": (None, _list_inter_only),
+    "intra-op-only": (None, _list_intra_only),
 }
 """Schedule (None: that of the planner) and attempts of each baseline."""
 
