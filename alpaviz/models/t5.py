@@ -43,8 +43,8 @@ class T5Config:
     dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
-        if self.buckets < 4 or self.buckets % 4:
-            raise AlpaVizError(f"T5Config: buckets must be a multiple of 4, not {self.buckets}.")
+        if self.buckets < 4 or self.buckets % 4 or self.buckets >= 2 * self.furthest:
+            raise AlpaVizError(f"T5Config: buckets must be a multiple of 4, not {self.buckets}, and < 2 * furthest.")
 
 
 def init_t5(config: T5Config, key: jax.Array) -> Params:
