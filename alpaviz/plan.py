@@ -138,6 +138,7 @@ class StagePlan:
         in_flight: microbatches whose activations are kept at once.
         memory: on the fullest device.
         objective, bound: of this stage's sharding problem, seconds.
+        weights_s: the part of `backward_s` that no other stage waits for, such as the gradients of weights.
     """
 
     index: int
@@ -157,6 +158,7 @@ class StagePlan:
     memory: MemoryEstimate
     objective: float
     bound: float
+    weights_s: float = 0.0
 
     @property
     def axis_sizes(self) -> dict[MeshAxis, int]:

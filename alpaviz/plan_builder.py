@@ -5,7 +5,7 @@ In: the program, the cluster, and for each stage its layers, mesh and solved sha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from alpaviz.cluster import Cluster, place_submeshes
@@ -30,6 +30,7 @@ from alpaviz.plan_times import estimate_step
 from alpaviz.plan_transfers import find_transfers
 from alpaviz.program.program import SHARED_LAYER, Program, Role, ValueKind
 from alpaviz.program.strategy import build_strategy
+from alpaviz.schedule import count_chunks
 from alpaviz.types import ShardingSpec, replicated_spec
 
 
@@ -57,7 +58,9 @@ def build_plan(
     report: SolverReport,
 ) -> Plan:
     """The plan of `chosen`, which are in pipeline order and cover all layers."""
-    placed = place_submeshes(cluster, [stage.mesh.submesh for stage in chosen])
+    rows = len(chosen) // count_chunks(schedule)
+    blocks = place_submeshes(cluster, [stage.mesh.submesh for stage in chosen[:rows]])
+    placed = [blocks[index % rows] for index in range(len(chosen))]
     realized = [_realize(program, structure, index, stage) for index, stage in enumerate(chosen)]
     stage_of_layer = {
         layer: index for index, stage in enumerate(chosen) for layer in range(stage.first, stage.last + 1)
@@ -65,8 +68,10 @@ def build_plan(
     ops = _collect_ops(program, realized)
     values = _plan_values(program, realized, stage_of_layer)
     transfers = find_transfers(program, cluster, placed, ops, values, [r.arrivals for r in realized])
+    sent = {(t.source_stage, t.value) for t in transfers if not t.once}
     stages = tuple(
-        _plan_stage(program, index, stage, placed[index], realized[index]) for index, stage in enumerate(chosen)
+        _plan_stage(program, index, stage, placed[index], realized[index], {v for s, v in sent if s == index})
+        for index, stage in enumerate(chosen)
     )
     estimate = estimate_step(program, cluster, stages, transfers, schedule)
     return Plan(
@@ -123,7 +128,12 @@ def _plan_values(
 
 
 def _plan_stage(
-    program: Program, index: int, stage: ChosenStage, submesh: Submesh, realization: StageRealization
+    program: Program,
+    index: int,
+    stage: ChosenStage,
+    submesh: Submesh,
+    realization: StageRealization,
+    sent: Collection[int],
 ) -> StagePlan:
     price = stage.solved.price
     assert price is not None, "a chosen stage is feasible"
@@ -141,14 +151,30 @@ def _plan_stage(
         price.activation_bytes * stage.in_flight, _find_largest_result(program, realization, stage.solver.costs),
         stage.mesh.device_type.memory_bytes,
     )  # fmt: skip
+    backward = sum(by_role[Role.BACKWARD].values())
     return StagePlan(
         index=index, first_layer=stage.first, last_layer=stage.last, submesh=str(stage.mesh.submesh),
         devices=submesh.devices, mesh_shape=stage.mesh.shape, mesh_axes=stage.mesh.axis_names,
-        forward_s=sum(by_role[Role.FORWARD].values()), backward_s=sum(by_role[Role.BACKWARD].values()),
+        forward_s=sum(by_role[Role.FORWARD].values()), backward_s=backward,
         update_s=sum(by_role[Role.UPDATE].values()), compute_s=total["compute"], collectives_s=collectives,
         resharding_s=total["resharding"], in_flight=stage.in_flight, memory=memory,
         objective=stage.solved.objective, bound=stage.solved.bound,
+        weights_s=min(backward, _sum_free_backward(realization, sent)),
     )  # fmt: skip
+
+
+def _sum_free_backward(realization: StageRealization, sent: Collection[int]) -> float:
+    """Seconds of the backward ops that nothing which goes to another stage needs."""
+    needed = set(sent)
+    free = []
+    for op in reversed(realization.ops):
+        if op.role != Role.BACKWARD.value:
+            continue
+        if needed.isdisjoint(op.outputs):
+            free.append(op)
+        else:
+            needed.update(v for v in op.inputs if v is not None)
+    return sum(sum_times(free).values())
 
 
 def _find_largest_result(program: Program, realization: StageRealization, costs: MeshCosts) -> float:

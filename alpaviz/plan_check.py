@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from alpaviz.cluster.description import Cluster
 from alpaviz.errors import PlanFormatError, PlanMismatchError
 from alpaviz.plan import OpPlan, Plan
+from alpaviz.schedule import count_chunks
 from alpaviz.types import ShardingSpec, list_axes
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def _check_stages(plan: Plan) -> None:
             f"The plan's stages hold layers {covered}, not each of 0 to {plan.program.num_layers - 1} once, in order."
         )
     used: set[tuple[int, int]] = set()
+    rows = plan.num_stages // count_chunks(plan.schedule)
     for stage in plan.stages:
+        if 0 < rows <= stage.index and stage.devices == plan.stages[stage.index % rows].devices:
+            continue  # an interleaved schedule runs both there
         size = 1
         for n in stage.mesh_shape:
             size *= n

@@ -21,6 +21,8 @@ _Columns = Mapping[str, Mapping[str, float]]
 COLOURS: dict[str, str] = {
     "forward": "#0072B2",
     "backward": "#E69F00",
+    "input gradient": "#E69F00",
+    "weight gradient": "#F0E442",
     "update": "#009E73",
     "send": "#CC79A7",
     "compute": "#0072B2",
@@ -42,23 +44,22 @@ COLOURS: dict[str, str] = {
 
 
 def timeline(plan: Plan) -> go.Figure:
-    """One step, a row for each stage and, beside it, what it sends: bars from start to end, in ms.
-
-    Sends that happen once a step are left out, as in `alpaviz.plan_times.play_plan`.
-    """
+    """One step, a row for each stage and, beside it, what it sends: bars from start to end, in ms."""
     played = play_plan(plan)
     bars: dict[str, list[tuple[str, float, float, str]]] = {}
-    for index, events in enumerate(played.stages):
-        for event in events:
-            kind = event.task.kind.value
-            what = kind if kind == "update" else f"{kind} of microbatch {event.task.microbatch}"
-            bars.setdefault(kind, []).append((f"stage {index}", event.start_s, event.end_s, what))
+    names = [played.name_row(row) for row in range(len(played.stages))]
+    row_of = {event.task.stage: name for name, events in zip(names, played.stages, strict=True) for event in events}
+    for event in (event for events in played.stages for event in events):
+        kind, stage = event.task.kind.value, f"stage {event.task.stage}"
+        what = f"{stage}, {kind}" if kind == "update" else f"{stage}, {kind} of microbatch {event.task.microbatch}"
+        bars.setdefault(kind, []).append((row_of[event.task.stage], event.start_s, event.end_s, what))
     for send in played.sends:
-        what = f"microbatch {send.microbatch} to stage {send.target}"
-        bars.setdefault("send", []).append((f"stage {send.source} sends", send.start_s, send.end_s, what))
-    rows = [f"stage {i}" for i in range(plan.num_stages)]
+        moved = "once a step" if send.microbatch < 0 else f"microbatch {send.microbatch}"
+        what = f"{moved} to stage {send.target}"
+        bars.setdefault("send", []).append((f"{row_of[send.source]} sends", send.start_s, send.end_s, what))
+    rows = names
     if "send" in bars:
-        rows = [row for stage in rows for row in (stage, f"{stage} sends")]
+        rows = [row for name in names for row in (name, f"{name} sends")]
     figure = _make_figure(f"Timeline of a step of {plan.program.name}: {format_seconds(plan.estimate.step_s)}")
     for kind, items in bars.items():
         figure.add_bar(
@@ -117,6 +118,19 @@ def compare(before: Plan, after: Plan) -> go.Figure:
     figure = _make_figure(f"Step of {after.program.name}: {old} before, {new} after")
     _stack(figure, columns, 1e3, format_seconds)
     figure.update_layout(yaxis={"title": "time a step (ms)"})
+    return figure
+
+
+def compare_all(plans: Mapping[str, Plan | None]) -> go.Figure:
+    """Plans side by side by name, as in `compare`; a plan that does not exist (None) has an empty column."""
+    columns = {name: {} if plan is None else _list_step_parts(plan) for name, plan in plans.items()}
+    programs = dict.fromkeys(plan.program.name for plan in plans.values() if plan is not None)
+    figure = _make_figure(f"Step of {', '.join(programs)} by plan")
+    _stack(figure, columns, 1e3, format_seconds)
+    figure.update_layout(
+        xaxis={"categoryorder": "array", "categoryarray": list(columns), "range": [-0.5, len(columns) - 0.5]},
+        yaxis={"title": "time a step (ms)"},
+    )
     return figure
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from alpaviz.cluster import Cluster
 from alpaviz.plan import Plan, StagePlan, StepEstimate, Transfer
-from alpaviz.schedule import StageDurations, Timeline, get_order, simulate_schedule
+from alpaviz.schedule import Timeline, get_order, play_stages, simulate
 
 if TYPE_CHECKING:  # a plan is played without JAX
     from alpaviz.program.program import Program
@@ -17,40 +17,31 @@ if TYPE_CHECKING:  # a plan is played without JAX
 def estimate_step(
     program: Program, cluster: Cluster, stages: Sequence[StagePlan], transfers: Sequence[Transfer], schedule: str
 ) -> StepEstimate:
-    """Where a step's time goes, along the stage that works longest."""
-    microbatches = program.num_microbatches
-    timeline = play_stages(stages, transfers, schedule, microbatches)
-    without_sends = play_stages(stages, (), schedule, microbatches)
-    once = max((t.time_s for t in transfers if t.once), default=0.0)
-    busiest = max(range(len(stages)), key=timeline.busy_s)
-    stage = stages[busiest]
-    step = timeline.makespan_s + once
+    """Where a step's time goes, along the stage (or the stages that share devices) that works longest."""
+    order = get_order(schedule, len(stages), program.num_microbatches)
+    timeline = play_stages(order, stages, transfers)
+    without_sends = play_stages(order, stages, ())
+    busiest = max(range(len(order)), key=timeline.busy_s)
+    row = [stages[s] for s in sorted({task.stage for task in order[busiest]})]
+    collectives: dict[str, float] = defaultdict(float)
+    for kind, seconds in (pair for stage in row for pair in stage.collectives_s):
+        collectives[kind] += seconds
+    step = timeline.makespan_s
     waiting = max(0.0, step - timeline.busy_s(busiest))
-    devices = sum(s.num_devices for s in stages)
+    devices = len({device for stage in stages for device in stage.devices})
     peak = cluster.device_type.peak_flops(find_main_dtype(program)) * devices
     return StepEstimate(
-        step_s=step, compute_s=stage.compute_s, collectives_s=stage.collectives_s, resharding_s=stage.resharding_s,
+        step_s=step, compute_s=sum(s.compute_s for s in row), collectives_s=tuple(sorted(collectives.items())),
+        resharding_s=sum(s.resharding_s for s in row),
         transfer_s=min(waiting, max(0.0, step - without_sends.makespan_s)), bubble_s=waiting,
         bubble_fraction=waiting / step if step > 0 else 0.0,
         model_flops_utilisation=program.flops / (step * peak) if step > 0 else 0.0,
     )  # fmt: skip
 
 
-def play_stages(
-    stages: Sequence[StagePlan], transfers: Sequence[Transfer], schedule: str, num_microbatches: int
-) -> Timeline:
-    """The timeline of one step."""
-    durations = [StageDurations(s.forward_s, s.backward_s, s.update_s) for s in stages]
-    sends: dict[tuple[int, int], float] = defaultdict(float)
-    for transfer in transfers:
-        if not transfer.once:
-            sends[transfer.source_stage, transfer.target_stage] += transfer.time_s
-    return simulate_schedule(get_order(schedule, len(stages), num_microbatches), durations, sends)
-
-
 def play_plan(plan: Plan) -> Timeline:
-    """The timeline of one step of `plan`, without the transfers that happen once a step."""
-    return play_stages(plan.stages, plan.transfers, plan.schedule, plan.num_microbatches)
+    """The timeline of one step of `plan`."""
+    return simulate(plan).timeline
 
 
 def find_main_dtype(program: Program) -> str:

@@ -22,12 +22,12 @@ from alpaviz.errors import (
     PlanMismatchError,
     SolveCancelledError,
 )
+from alpaviz.microbatch_search import AUTO, PlanSearch
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
 from alpaviz.plan_check import validate_plan
 from alpaviz.plan_diff import PlanDiff, compare_plans, format_seconds
 from alpaviz.plan_file import load_plan, save_plan
-from alpaviz.plan_search import AUTO, PlanSearch
 from alpaviz.planner_state import Alternative, PhasePrinter, PlannerState, SolveProgress
 from alpaviz.planning import PlannerOptions, check_pins
 from alpaviz.program import Program

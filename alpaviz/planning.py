@@ -17,7 +17,14 @@ from alpaviz.alternatives import list_alternatives
 from alpaviz.cluster import Cluster, enumerate_logical_meshes, enumerate_submeshes
 from alpaviz.cluster.mesh import MESH_AXES, LogicalMesh
 from alpaviz.errors import AlpaVizError, InfeasibleError, PinConflictError, PinError, SolveCancelledError
-from alpaviz.inter import ChosenRange, StageChoice, StageConstraints, StageCostTable, choose_stages
+from alpaviz.inter import (
+    ChosenRange,
+    StageChoice,
+    StageConstraints,
+    StageCostTable,
+    choose_stages,
+    choose_stages_by_count,
+)
 from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.restrict import find_pinned_layer
 from alpaviz.intra.solvers import SOLVERS
@@ -31,7 +38,7 @@ from alpaviz.plan_builder import ChosenStage, build_plan
 from alpaviz.plan_diff import format_bytes
 from alpaviz.planner_state import Alternative
 from alpaviz.program.program import Program, Role, ValueKind
-from alpaviz.schedule import SCHEDULES
+from alpaviz.schedule import SCHEDULES, count_chunks, count_most_in_flight
 from alpaviz.solver_pool import SolverPool
 
 USABLE_MEMORY = 0.95
@@ -90,18 +97,20 @@ class PlanningSession:
         )
         self._chosen: tuple[ChosenStage, ...] = ()
         self._passing = count_passing_bytes(program, self.structure)
+        self._chunks = count_chunks(options.schedule)
+        self._in_flight = self._list_in_flight()
 
     @property
     def memory_limit(self) -> float:
-        """Bytes of each device that a plan may use."""
-        return USABLE_MEMORY * self.cluster.device_type.memory_bytes
+        """Bytes of each device that a plan may use, for each of the stages that share devices."""
+        return USABLE_MEMORY * self.cluster.device_type.memory_bytes / self._chunks
 
     @property
     def max_stages(self) -> int:
         """Most stages that are tried: one where the step has no gradient marker."""
         if not self.program.has_gradient_marker:
             return 1
-        most = min(self.program.num_layers, self.cluster.num_devices)
+        most = min(self.program.num_layers, self.cluster.num_devices * self._chunks)
         return min(most, self.options.max_stages or most)
 
     def solve(
@@ -158,7 +167,7 @@ class PlanningSession:
         for round_number in itertools.count():
             _stop_if(should_stop)
             table = StageCostTable(pricing.latency, tuple(o.mesh.num_devices for o in self.options_by_mesh))
-            choice = choose_stages(table, self.cluster.num_devices, self.program.num_microbatches, constraints)
+            choice = self._run_programme(table, constraints)
             inexact = [r for r in choice.stages if (r.first, r.last, r.option, r.in_flight - 1) not in pricing.exact]
             report("choosing stages", round_number, round_number + len(inexact), None, choice.objective)
             if not inexact:
@@ -166,6 +175,13 @@ class PlanningSession:
             for r in inexact:
                 self._make_exact(pricing, r, should_stop)
         raise AssertionError("the loop ends by returning")
+
+    def _run_programme(self, table: StageCostTable, constraints: StageConstraints) -> StageChoice:
+        """The best stages of `table`; its last axis counts stages to the end, or all stages where those matter."""
+        devices, microbatches = self.cluster.num_devices, self.program.num_microbatches
+        if self.options.schedule in ("1f1b", "gpipe"):
+            return choose_stages(table, devices, microbatches, constraints)
+        return choose_stages_by_count(table, devices, microbatches, constraints, num_chunks=self._chunks)
 
     def _make_exact(self, pricing: _Pricing, chosen: ChosenRange, should_stop: Callable[[], bool]) -> None:
         key = (chosen.first, chosen.last, chosen.option, chosen.in_flight - 1)
@@ -183,10 +199,19 @@ class PlanningSession:
         np.maximum(later, entry, out=later)
         pricing.note_share(stage)
 
+    def _list_in_flight(self) -> tuple[int, ...]:
+        """For each number of stages, most microbatches whose activations one of them keeps; never falling."""
+        microbatches, counts = self.program.num_microbatches, [1]
+        for stages in range(1, self.max_stages + 1):
+            rows, rest = divmod(stages, self._chunks)
+            is_possible = self._chunks == 1 or (not rest and microbatches % rows == 0)
+            found = count_most_in_flight(self.options.schedule, stages, microbatches) if is_possible else 1
+            counts.append(max(counts[-1], found))
+        return tuple(counts)
+
     def _count_in_flight(self, stages_to_end: int) -> int:
         """Microbatches whose activations a stage keeps."""
-        microbatches = self.program.num_microbatches
-        return microbatches if self.options.schedule == "gpipe" else min(stages_to_end, microbatches)
+        return self._in_flight[stages_to_end]
 
     def _price(
         self, pins: Sequence[Pin], report: Report, should_stop: Callable[[], bool], restrict: Restrict | None = None
@@ -291,6 +316,15 @@ class PlanningSession:
         raise InfeasibleError(
             f"No stages of {self.program.num_layers} layers fill the {self.cluster.num_devices} devices of "
             f"{self.cluster.name!r}. Use fewer devices or more layers."
+            + self._describe_interleaving()
+        )
+
+    def _describe_interleaving(self) -> str:
+        if self._chunks == 1:
+            return ""
+        return (
+            f" Schedule {self.options.schedule!r} needs a multiple of {self._chunks} stages, on at least two equal "
+            f"groups of devices whose number divides the {self.program.num_microbatches} microbatches."
         )
 
     def _is_feasible(self, pins: tuple[Pin, ...], should_stop: Callable[[], bool]) -> bool:

@@ -26,7 +26,10 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("inter",),
     ("schedule",),
     ("plan_*",),
-    ("pin_specs", "planner_state", "alternatives", "planning", "solve_handle", "planner"),
+    (
+        "pin_specs", "planner_state", "alternatives", "solver_pool", "planning", "microbatch_search", "solve_handle",
+        "planner",
+    ),
     ("baselines",),
     ("widget",),
     ("runtime",),

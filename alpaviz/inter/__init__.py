@@ -6,6 +6,7 @@ least step time with a proven bound, or the `Obstacle` that stands in the way of
 `alpaviz.cluster.place_submeshes`.
 """
 
+from alpaviz.inter.by_count import choose_stages_by_count
 from alpaviz.inter.programme import ChosenRange
 from alpaviz.inter.stages import (
     Obstacle,
@@ -24,4 +25,5 @@ __all__ = [
     "StageConstraints",
     "StageCostTable",
     "choose_stages",
+    "choose_stages_by_count",
 ]

@@ -178,6 +178,17 @@ def count_in_flight(tasks: Sequence[Task]) -> int:
     return max(itertools.accumulate(count_change(task.kind) for task in tasks), default=0)
 
 
+def count_most_in_flight(schedule: str, num_stages: int, num_microbatches: int) -> int:
+    """The most microbatches that any one stage keeps."""
+    order = get_order(schedule, num_stages, num_microbatches)
+    counts = [
+        count_in_flight([task for task in tasks if task.stage == stage])
+        for tasks in order
+        for stage in {task.stage for task in tasks}
+    ]
+    return max(counts)
+
+
 def count_change(kind: TaskKind) -> int:
     """By how much a task of `kind` changes the number of microbatches that a stage keeps."""
     return {TaskKind.FORWARD: 1, TaskKind.BACKWARD: -1, TaskKind.WEIGHT_GRADIENT: -1}.get(kind, 0)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from alpaviz.cluster import describe_cluster, parse_cluster
 from alpaviz.errors import AlpaVizError, InfeasibleError
+from alpaviz.microbatch_search import list_divisors
 from alpaviz.plan import Plan
 from alpaviz.plan_file import plan_from_json, plan_to_json
-from alpaviz.plan_search import list_divisors
 from alpaviz.plan_text import describe_plan
 from alpaviz.planner import Planner
 from tests.program.small_models import adam_step, init_gpt_state, sgd_step_without_marker

@@ -43,8 +43,9 @@ def test_a_figure_has_title_units_and_no_background(draw: Callable[[Plan], Any],
 
 def test_the_timeline_has_a_bar_for_each_piece_of_work(gpt_plan: Plan) -> None:
     bars = {trace.name: trace for trace in plan_figures.timeline(gpt_plan).data}
+    once = {(t.source_stage, t.target_stage) for t in gpt_plan.transfers if t.once}
     assert {name: len(trace.x) for name, trace in bars.items()} == {
-        "forward": 8, "backward": 8, "update": 2, "send": 8,
+        "forward": 8, "backward": 8, "update": 2, "send": 8 + len(once),
     }  # fmt: skip
     first = gpt_plan.stages[0].forward_s * 1e3
     assert (bars["forward"].base[0], bars["forward"].x[0]) == (0.0, pytest.approx(first))

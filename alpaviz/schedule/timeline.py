@@ -29,7 +29,7 @@ class StageDurations:
             case TaskKind.BACKWARD:
                 return self.backward_s
             case TaskKind.INPUT_GRADIENT:
-                return self.backward_s - self.weights_s
+                return max(0.0, self.backward_s - self.weights_s)
             case TaskKind.WEIGHT_GRADIENT:
                 return self.weights_s
             case TaskKind.UPDATE:
@@ -66,6 +66,11 @@ class Timeline:
     stages: tuple[tuple[TimelineEvent, ...], ...]
     sends: tuple[Send, ...]
     makespan_s: float
+
+    def name_row(self, row: int) -> str:
+        """`stage 1`, or `stages 1, 3` where they share devices."""
+        stages = sorted({event.task.stage for event in self.stages[row]})
+        return f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}"
 
     def busy_s(self, stage: int) -> float:
         """Seconds in which a row works."""
@@ -194,47 +199,3 @@ class _Player:
             if seconds > 0:
                 self.link_free[link] = begin + seconds
                 self.sends.append(Send(stage, target, microbatch, begin, begin + seconds))
-
-
-def export_trace(timeline: Timeline, name: str = "step") -> dict[str, object]:
-    """Trace events for the viewers of Chrome and Perfetto, ready for `json.dump`.
-
-    One track for each stage's work, and below one for each pair of stages between which something is sent.
-
-    Source: Trace Event Format of the Chromium project (complete events `X`, metadata events `M`).
-    """
-    work, sends = 0, 1
-    pairs = {pair: track for track, pair in enumerate(sorted({(s.source, s.target) for s in timeline.sends}))}
-    events: list[dict[str, object]] = [_name_track(work, None, name)]
-    events.extend(_name_track(work, stage, f"stage {stage}") for stage in range(len(timeline.stages)))
-    events.extend(
-        _make_event(work, stage, _label(event.task), event.task.kind.value, event.start_s, event.end_s)
-        for stage, items in enumerate(timeline.stages)
-        for event in items
-    )
-    if pairs:
-        events.append(_name_track(sends, None, "sends"))
-    events.extend(_name_track(sends, track, f"stage {a} to {b}") for (a, b), track in pairs.items())
-    events.extend(
-        _make_event(sends, pairs[s.source, s.target], f"send {s.microbatch}", "send", s.start_s, s.end_s)
-        for s in timeline.sends
-    )
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"name": name}}
-
-
-def _label(task: Task) -> str:
-    return task.kind.value if task.kind is TaskKind.UPDATE else f"{task.kind.value} {task.microbatch}"
-
-
-def _name_track(process: int, track: int | None, name: str) -> dict[str, object]:
-    """What the viewers write beside a track, or above all tracks of a process."""
-    kind = "process_name" if track is None else "thread_name"
-    return {"ph": "M", "pid": process, "tid": track or 0, "name": kind, "args": {"name": name}}
-
-
-def _make_event(process: int, track: int, name: str, category: str, start_s: float, end_s: float) -> dict[str, object]:
-    """One complete event; its times are in microseconds, as the viewers want them."""
-    return {
-        "ph": "X", "pid": process, "tid": track, "name": name, "cat": category, "ts": start_s * 1e6,
-        "dur": (end_s - start_s) * 1e6,
-    }  # fmt: skip
