@@ -6,6 +6,7 @@ its prices are those of the solver's cost model.
 
 from __future__ import annotations
 
-from alpaviz.baselines.named import NAMES, Baselines, plan
+from alpaviz.baselines.named import NAMES, Baselines, list_pins, plan
+from alpaviz.baselines.table import BaselineRow, BaselineTable, compare_with_baselines
 
-__all__ = ["NAMES", "Baselines", "plan"]
+__all__ = ["NAMES", "BaselineRow", "BaselineTable", "Baselines", "compare_with_baselines", "list_pins", "plan"]

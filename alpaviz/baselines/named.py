@@ -24,7 +24,8 @@ from alpaviz.plan import Plan
 from alpaviz.planner import Planner
 from alpaviz.planning import PlannerOptions, PlanningSession, Restrict
 from alpaviz.program.program import Program
-from alpaviz.types import MeshAxis
+from alpaviz.schedule import SCHEDULES
+from alpaviz.types import MeshAxis, format_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,37 @@ def plan(name: str, planner: Planner) -> Plan:
         InfeasibleError: it does not fit the devices or the program; the message says why.
         InvalidStepError: the planner's step cannot be traced.
     """
-    return Baselines(planner.program, planner.cluster, planner.options).plan(name)
+    return open_baselines(planner).plan(name)
+
+
+def open_baselines(planner: Planner) -> Baselines:
+    """Baselines for the planner's program, cluster and schedule (its plan's where it searches the schedule)."""
+    program = planner.program
+    schedule = planner.options.schedule
+    if schedule not in SCHEDULES:
+        schedule = planner.plan.schedule if planner.plan is not None else "1f1b"
+    return Baselines(program, planner.cluster, replace(planner.options, schedule=schedule))
+
+
+def list_pins(plan: Plan) -> tuple[Pin, ...]:
+    """Pins that keep all decisions of `plan`: stages, meshes, strategies of ops, layouts of inputs.
+
+    They make a baseline a starting point: give them to a planner, take some away, and solve.
+    """
+    pins = [Pin(PinKind.NUM_STAGES, None, plan.num_stages)]
+    for stage in plan.stages:
+        layers = range(stage.first_layer, stage.last_layer + 1)
+        pins += [Pin(PinKind.LAYER_STAGE, layer, stage.index) for layer in layers]
+        pins.append(Pin(PinKind.STAGE_SUBMESH, stage.index, stage.submesh))
+        pins.append(Pin(PinKind.LOGICAL_MESH, stage.index, "x".join(map(str, stage.mesh_shape))))
+    pins += [Pin(PinKind.STRATEGY, op.name, op.strategy) for op in plan.ops if op.is_decision]
+    read = {v for op in plan.ops for v in op.inputs}
+    pins += [
+        Pin(PinKind.SPEC, value.name, format_spec(value.spec))
+        for value in plan.values
+        if value.kind in ("state", "batch") and value.shape and value.id in read
+    ]
+    return tuple(pins)
 
 
 def _ignore(*_: object) -> None:
