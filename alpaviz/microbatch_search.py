@@ -38,7 +38,7 @@ class PlanSearch:
 
     Args:
         is_searched: try the divisors of the batch; otherwise the recipe's number of microbatches.
-        pool: of another search for the same step, to share.
+        pool, programs: of another search for the same step, to share.
     """
 
     def __init__(
@@ -49,18 +49,19 @@ class PlanSearch:
         *,
         is_searched: bool = False,
         pool: SolverPool | None = None,
+        programs: dict[int, Program] | None = None,
     ) -> None:
         self.recipe, self.cluster, self.options, self.is_searched = recipe, cluster, options, is_searched
         self.pool = pool or SolverPool(options.solver)
-        self._programs: dict[int, Program] = {}
+        self.programs: dict[int, Program] = {} if programs is None else programs
         self._sessions: dict[tuple[int, str], PlanningSession] = {}
 
     def find_program(self, num_microbatches: int | None = None) -> Program:
         """The step, traced with this many microbatches; by default those of the recipe."""
         count = num_microbatches or self.recipe.num_microbatches
-        if count not in self._programs:
-            self._programs[count] = retrace(replace(self.recipe, num_microbatches=count))
-        return self._programs[count]
+        if count not in self.programs:
+            self.programs[count] = retrace(replace(self.recipe, num_microbatches=count))
+        return self.programs[count]
 
     def find_session(self, num_microbatches: int, schedule: str) -> PlanningSession:
         """The session for one number of microbatches and one schedule."""
@@ -88,6 +89,10 @@ class PlanSearch:
             InfeasibleError, PinConflictError: nothing fits; of what was tried, the case that lacks least.
             SolveCancelledError: `should_stop` became true.
         """
+        with self.pool.take_turn(should_stop):
+            return self._solve(pins, report, should_stop)
+
+    def _solve(self, pins: tuple[Pin, ...], report: Report, should_stop: Callable[[], bool]) -> Plan:
         cases = [(count, schedule) for count in self.list_counts() for schedule in self.list_schedules()]
         if len(cases) == 1:
             return self.find_session(*cases[0]).solve(pins, report, should_stop)

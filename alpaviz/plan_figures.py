@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from alpaviz.plan import Plan
 from alpaviz.plan_diff import format_bytes, format_seconds
+from alpaviz.plan_sweep import INPUTS, SweepRow, SweepTable, format_input
 from alpaviz.plan_times import play_plan
 
 if TYPE_CHECKING:
@@ -131,6 +132,34 @@ def compare_all(plans: Mapping[str, Plan | None]) -> go.Figure:
         xaxis={"categoryorder": "array", "categoryarray": list(columns), "range": [-0.5, len(columns) - 0.5]},
         yaxis={"title": "time a step (ms)"},
     )
+    return figure
+
+
+def sweep(table: SweepTable) -> go.Figure:
+    """The step in ms over the first varied input, a line for each combination of the others; gaps do not fit."""
+    first, *others = table.varied
+    lines: dict[str, list[SweepRow]] = {}
+    for row in table.rows:
+        name = ", ".join(f"{other} {format_input(other, getattr(row, other))}" for other in others)
+        lines.setdefault(name, []).append(row)
+    figure = _make_figure(f"Step of {table.program} over {first}")
+    for name, rows in lines.items():
+        ordered = sorted(rows, key=lambda row: float(getattr(row, first)))
+        figure.add_scatter(
+            name=name, mode="lines+markers", x=[getattr(row, first) for row in ordered], showlegend=bool(others),
+            y=[None if row.step_s is None else row.step_s * 1e3 for row in ordered],
+            customdata=[
+                [
+                    format_input(first, getattr(row, first)), format_seconds(row.step_s or 0.0), row.num_stages,
+                    row.num_microbatches, row.schedule, format_bytes(row.memory_bytes),
+                ]
+                for row in ordered
+            ],
+            hovertemplate="%{customdata[0]}: %{customdata[1]}<br>stages %{customdata[2]}, microbatches "
+            "%{customdata[3]}, %{customdata[4]}<br>%{customdata[5]} a device<extra></extra>",
+        )  # fmt: skip
+    axis = {"title": f"{first} ({INPUTS[first]})", "type": "linear" if first.startswith("num_") else "log"}
+    figure.update_layout(xaxis=axis, yaxis={"title": "time a step (ms)", "rangemode": "tozero"})
     return figure
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from alpaviz.cluster import Cluster, parse_cluster
 from alpaviz.errors import (
@@ -26,27 +26,27 @@ from alpaviz.microbatch_search import AUTO, PlanSearch
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
 from alpaviz.plan_check import validate_plan
-from alpaviz.plan_diff import PlanDiff, compare_plans, format_seconds
+from alpaviz.plan_diff import PlanDiff, compare_plans
 from alpaviz.plan_file import load_plan, save_plan
-from alpaviz.planner_state import Alternative, PhasePrinter, PlannerState, SolveProgress
+from alpaviz.plan_sweep import SweepTable
+from alpaviz.planner_state import (
+    Alternative,
+    PhasePrinter,
+    PlannerState,
+    Snapshot,
+    SolveProgress,
+    describe_solved,
+)
 from alpaviz.planning import PlannerOptions, check_pins
 from alpaviz.program import Program
 from alpaviz.program.trace import TraceRecipe, make_recipe
 from alpaviz.solve_handle import SolveHandle
+from alpaviz.sweep import SweepInputs, check_inputs, run_sweep
 
 if TYPE_CHECKING:
     from alpaviz.runtime import Executable
 
 Subscriber = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """What undo and redo go back to: pins, and the plan that was found for them (None if none was)."""
-
-    pins: tuple[Pin, ...]
-    plan: Plan | None
-    label: str
 
 
 class Planner:
@@ -99,13 +99,14 @@ class Planner:
         self._search = PlanSearch(self._recipe, self._cluster, self.options, is_searched=is_searched)
         self._lock = threading.RLock()
         self._subscribers: list[Subscriber] = []
-        self._history: list[_Snapshot] = [_Snapshot((), None, "start")]
+        self._history: list[Snapshot] = [Snapshot((), None, "start")]
         self._position = 0
         self._previous_plan: Plan | None = None
         self._state = PlannerState.IDLE
         self._message = "Nothing planned yet: solve to find a plan."
         self._progress: SolveProgress | None = None
-        self._handle: SolveHandle | None = None
+        self._handle: SolveHandle[Plan] | None = None
+        self._sweep: SolveHandle[SweepTable] | None = None
         self._measured: dict[int, dict[str, float]] | None = None
 
     # What there is to see.
@@ -134,10 +135,8 @@ class Planner:
     def program(self) -> Program:
         """The traced step, with as many microbatches as the present plan has; traced at first use."""
         with self._lock:
-            return self._search.find_program(self._count_microbatches())
-
-    def _count_microbatches(self) -> int | None:
-        return self.plan.num_microbatches if self.plan is not None and self._search.is_searched else None
+            plan = self.plan if self._search.is_searched else None
+            return self._search.find_program(None if plan is None else plan.num_microbatches)
 
     @property
     def plan(self) -> Plan | None:
@@ -196,7 +195,7 @@ class Planner:
 
     # Solving.
 
-    def start(self) -> SolveHandle:
+    def start(self) -> SolveHandle[Plan]:
         """Solve in the background; a handle at once (`await` it, `.wait()`, `.cancel()`). A running solve is joined."""
         with self._lock:
             if self._handle is not None and not self._handle.is_done:
@@ -233,10 +232,10 @@ class Planner:
             unsubscribe()
 
     def cancel(self) -> None:
-        """Stop the running solve, if there is one. The last plan is kept."""
-        handle = self._handle
-        if handle is not None:
-            handle.cancel()
+        """Stop the running solve and the running sweep, if there are any. The last plan is kept."""
+        for handle in (self._handle, self._sweep):
+            if handle is not None:
+                handle.cancel()
 
     def _solve(self, pins: tuple[Pin, ...], should_stop: Callable[[], bool]) -> Plan:
         began = time.monotonic()
@@ -277,13 +276,13 @@ class Planner:
             if snapshot.pins != pins:
                 # Pins changed while the solve ran: the plan is shown, but it is not for the present pins.
                 self._previous_plan = before
-                self._history.insert(self._position, _Snapshot(pins, plan, "solve"))
+                self._history.insert(self._position, Snapshot(pins, plan, "solve"))
                 self._position += 1
                 self._state, self._message = PlannerState.STALE, "Pins changed during the solve: solve again."
             else:
                 self._previous_plan = before if before is not None and before is not plan else self._previous_plan
                 self._history[self._position] = replace(snapshot, plan=plan)
-                self._state, self._message = PlannerState.SOLVED, _describe_solved(plan)
+                self._state, self._message = PlannerState.SOLVED, describe_solved(plan)
             self._progress = None
             self._measured = None
         self._notify()
@@ -349,7 +348,7 @@ class Planner:
     def _change_pins(self, pins: tuple[Pin, ...], label: str) -> None:
         with self._lock:
             del self._history[self._position + 1 :]
-            self._history.append(_Snapshot(pins, None, label))
+            self._history.append(Snapshot(pins, None, label))
             self._position += 1
             self._settle()
         self._notify()
@@ -360,7 +359,7 @@ class Planner:
             return
         snapshot = self._history[self._position]
         if snapshot.plan is not None:
-            self._state, self._message = PlannerState.SOLVED, _describe_solved(snapshot.plan)
+            self._state, self._message = PlannerState.SOLVED, describe_solved(snapshot.plan)
         elif self._last_plan() is not None:
             self._state, self._message = PlannerState.STALE, "Pins changed since this plan was found: solve again."
         else:
@@ -406,6 +405,24 @@ class Planner:
         plan = self.plan
         return None if before is None or plan is None else compare_plans(before, plan)
 
+    def sweep(
+        self, on_progress: Callable[[SolveProgress], None] | None = None, **inputs: Unpack[SweepInputs]
+    ) -> SweepTable:
+        """What if the cluster were another: plans for every combination of values, with the present pins.
+
+        The present plan stays. Runs in the background while this waits; `cancel` stops it, KeyboardInterrupt too.
+
+        Args:
+            on_progress: called before each point; None prints a line.
+            inputs: lists of values of what `SweepInputs` names, such as `link_bandwidth=[1e9, 1e10]`.
+
+        Raises:
+            AlpaVizError: an input holds no such values (the message names it), or `cancel` was called.
+        """
+        checked, report, pins = check_inputs(inputs, self._search), on_progress or PhasePrinter(), self.pins
+        self._sweep = SolveHandle(lambda should_stop: run_sweep(self._search, checked, pins, report, should_stop))
+        return self._sweep.begin().wait()
+
     # Files and devices.
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -431,7 +448,7 @@ class Planner:
         with self._lock:
             before = self._last_plan()
             del self._history[self._position + 1 :]
-            self._history.append(_Snapshot(plan.pins, plan, f"load {path}"))
+            self._history.append(Snapshot(plan.pins, plan, f"load {path}"))
             self._position += 1
             self._previous_plan = before
             self._settle()
@@ -479,10 +496,3 @@ class Planner:
 
     def __repr__(self) -> str:
         return f"Planner({self._recipe.name!r} on {self._cluster.name!r}: {self._state.value}. {self._message})"
-
-
-def _describe_solved(plan: Plan) -> str:
-    gap = 0.0 if plan.solver.objective <= 0 else 1 - plan.solver.bound / plan.solver.objective
-    quality = "proven best for the cost model" if gap < 1e-5 else f"within {gap:.1%} of the bound"
-    stages = f"{plan.num_stages} stage{'s' if plan.num_stages > 1 else ''}"
-    return f"{stages}, step {format_seconds(plan.estimate.step_s)}, {quality}."

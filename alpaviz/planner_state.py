@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from alpaviz.pins import Pin
+from alpaviz.plan import Plan
+from alpaviz.plan_diff import format_seconds
 from alpaviz.types import ShardingSpec
 
 
@@ -78,3 +81,20 @@ class PhasePrinter:
         if progress.phase != self._phase:
             self._phase = progress.phase
             print(f"[{progress.elapsed_s:6.1f} s] {progress.phase}", flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What undo and redo go back to: pins, and the plan that was found for them (None if none was)."""
+
+    pins: tuple[Pin, ...]
+    plan: Plan | None
+    label: str
+
+
+def describe_solved(plan: Plan) -> str:
+    """How many stages, how long a step, how good."""
+    gap = 0.0 if plan.solver.objective <= 0 else 1 - plan.solver.bound / plan.solver.objective
+    quality = "proven best for the cost model" if gap < 1e-5 else f"within {gap:.1%} of the bound"
+    stages = f"{plan.num_stages} stage{'s' if plan.num_stages > 1 else ''}"
+    return f"{stages}, step {format_seconds(plan.estimate.step_s)}, {quality}."

@@ -6,23 +6,50 @@ In: programs of one training step (at different numbers of microbatches) and log
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from alpaviz.cluster.mesh import LogicalMesh
+from alpaviz.errors import SolveCancelledError
 from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.stage_solver import StageSolver
 from alpaviz.intra.structure import ProgramStructure, find_structure
 from alpaviz.program.program import Program
 
+_SLICE_S = 0.1
+"""Seconds after which who waits for its turn looks whether it is to stop."""
+
 
 class SolverPool:
-    """Structures, costs and solvers of one training step. Changes only by remembering; for one thread at a time."""
+    """Structures, costs and solvers of one training step.
+
+    Changes only by remembering. Used from one thread at a time: whoever solves holds `take_turn` meanwhile.
+    """
 
     def __init__(self, solver: str = "auto") -> None:
         self._solver = solver
+        self._lock = threading.Lock()
         self._structures: dict[str, ProgramStructure] = {}
         self._costs: dict[LogicalMesh, MeshCosts] = {}
+        self._first_of_shape: dict[tuple[int, ...], MeshCosts] = {}
         self._solvers: dict[tuple[str, LogicalMesh], StageSolver] = {}
+
+    @contextmanager
+    def take_turn(self, should_stop: Callable[[], bool]) -> Iterator[None]:
+        """Wait until no other thread solves.
+
+        Raises:
+            SolveCancelledError: `should_stop` became true meanwhile.
+        """
+        while not self._lock.acquire(timeout=_SLICE_S):
+            if should_stop():
+                raise SolveCancelledError("The solve was cancelled.")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def find_structure(self, program: Program) -> ProgramStructure:
         """Equal layers of `program`."""
@@ -36,7 +63,8 @@ class SolverPool:
         key = program.fingerprint, plain
         if key not in self._solvers:
             if plain not in self._costs:
-                self._costs[plain] = MeshCosts(plain)
+                like = self._first_of_shape.setdefault(plain.shape, MeshCosts(plain))
+                self._costs[plain] = like if like.mesh == plain else MeshCosts(plain, like)
             structure = self.find_structure(program)
             self._solvers[key] = StageSolver(program, structure, self._costs[plain], self._solver)
         return self._solvers[key]

@@ -28,7 +28,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("plan_*",),
     (
         "pin_specs", "planner_state", "alternatives", "solver_pool", "planning", "microbatch_search", "solve_handle",
-        "planner",
+        "sweep", "planner",
     ),
     ("baselines",),
     ("widget",),

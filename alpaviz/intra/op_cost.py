@@ -52,17 +52,23 @@ class OpCost:
 
 
 class MeshCosts:
-    """Strategies, op costs and resharding costs on `mesh`, each found once."""
+    """Strategies, op costs and resharding costs on `mesh`, each found once.
 
-    def __init__(self, mesh: LogicalMesh) -> None:
+    Args:
+        like: of a mesh of the same shape on other links or devices, to share all that has no price.
+    """
+
+    def __init__(self, mesh: LogicalMesh, like: MeshCosts | None = None) -> None:
         self.mesh = mesh
         self.axis_sizes = mesh.axis_sizes
-        self._strategies: dict[ShardingRule, StrategyTable] = {}
-        self._followers: dict[tuple[ShardingRule, int, bool, int], tuple[Specs, StrategyTable]] = {}
-        self._interned: dict[Specs, Specs] = {}
+        self._strategies: dict[ShardingRule, StrategyTable] = {} if like is None else like._strategies
+        self._followers: dict[tuple[ShardingRule, int, bool, int], tuple[Specs, StrategyTable]]
+        self._followers = {} if like is None else like._followers
+        self._interned: dict[Specs, Specs] = {} if like is None else like._interned
         self._prices: dict[object, FloatArray] = {}
-        self._followed: dict[tuple[ShardingRule, int, bool, ShardingSpec], Strategy] = {}
-        self._specs: dict[tuple[int, ...], tuple[ShardingSpec, ...]] = {}
+        self._followed: dict[tuple[ShardingRule, int, bool, ShardingSpec], Strategy]
+        self._followed = {} if like is None else like._followed
+        self._specs: dict[tuple[int, ...], tuple[ShardingSpec, ...]] = {} if like is None else like._specs
         self._matrices: dict[object, tuple[Specs, Specs, FloatArray]] = {}
         self._op_costs: dict[object, OpCost] = {}
 
