@@ -1,9 +1,11 @@
-"""Times of the stage programme against the paper's way of searching, of resharding prices, and of the simulator.
+"""Times of the stage programme against the paper's way of searching, of resharding prices, of the simulator, and what
+searching microbatches and schedules brings.
 
-    python -m tests.benchmarks.inter [--quick] [--json FILE] [--check]
+    python -m tests.benchmarks.inter [--quick] [--only PART] [--json FILE] [--check]
 
 The paper's way tries every threshold on the slowest stage in ascending order, here with the same runs of the dynamic
-programme; both sides are measured in this run and have to agree.
+programme; both sides are measured in this run and have to agree. For searches and sweeps the other way is a planner for
+each case, which shares nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +17,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from alpaviz.cluster import SubmeshShape, get_cluster, make_logical_mesh
 from alpaviz.cost import price_resharding_matrix
+from alpaviz.errors import InfeasibleError
 from alpaviz.inter import StageConstraints, StageCostTable, choose_stages
 from alpaviz.inter.programme import StageProgramme
+from alpaviz.models import get_model
+from alpaviz.plan import Plan, PlanTry
+from alpaviz.plan_diff import format_seconds
+from alpaviz.plan_sweep import SweepTable
+from alpaviz.planner import Planner
 from alpaviz.program.strategy import iterate_specs
 from alpaviz.schedule import StageDurations, order_1f1b, simulate_schedule
 
@@ -31,7 +40,7 @@ NUM_DEVICES = 64
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was measured; `other_s` is the paper's way where it was run, `target_s` what it is held to."""
+    """What was measured; `other_s` is the other way where it was run, `target_s` what it is held to."""
 
     case: str
     seconds: float
@@ -124,15 +133,82 @@ def measure_simulation(*, is_quick: bool) -> Iterator[Figure]:
     yield Figure(f"timeline of {stages} stages, {microbatches} microbatches", seconds, None, 1.0, "1F1B")
 
 
+def measure_search(*, is_quick: bool) -> Iterator[Figure]:
+    """What searching microbatches and schedules brings on GPT-2.6B and 8 V100, and what sharing saves."""
+    name, rows = ("gpt-tiny", 16) if is_quick else ("gpt-2.6b", 1024)
+    model = get_model(name, rows, remat=True)
+    given = rows // 8
+
+    def plan(num_microbatches: Any, schedule: str) -> Plan:
+        planner = Planner(*model, cluster="p3.16xlarge:1", num_microbatches=num_microbatches, schedule=schedule)
+        return planner.solve(on_progress=lambda _: None)
+
+    first: float | None = None
+    for microbatches, schedule in (
+        (given, "1f1b"), (given, "gpipe"), (given, "zero-bubble"), (given, "interleaved-2"), ("auto", "1f1b"),
+        ("auto", "auto"),
+    ):  # fmt: skip
+        case = f"{name}, {microbatches} microbatches, {schedule}"
+        try:
+            seconds, found = measure(lambda m=microbatches, s=schedule: plan(m, s))  # type: ignore[misc]
+        except InfeasibleError as error:
+            yield Figure(case, 0.0, None, None, str(error).split(". ")[0])
+            continue
+        assert isinstance(found, Plan)
+        first = first or found.estimate.step_s
+        gain = first / found.estimate.step_s - 1
+        fullest = max(stage.memory.total_bytes for stage in found.stages) / 1e9
+        note = (
+            f"step {format_seconds(found.estimate.step_s)} ({gain:+.1%}), {found.num_microbatches} microbatches, "
+            f"{found.schedule}, {found.num_stages} stages, {fullest:.3g} GB"
+        )
+        tries = found.solver.tries
+        other = sum(measure(lambda t=t: try_alone(plan, t))[0] for t in tries) if schedule == "auto" else None  # type: ignore[misc]
+        yield Figure(case, seconds, other, None, note)
+
+
+def try_alone(plan: Callable[[Any, str], Plan], tried: PlanTry) -> None:
+    """Plan as a planner does that shares nothing."""
+    try:
+        plan(tried.num_microbatches, tried.schedule)
+    except InfeasibleError:
+        assert tried.step_s is None, "both ways agree on what fits"
+
+
+def measure_sweep(*, is_quick: bool) -> Iterator[Figure]:
+    """Points of a sweep against planners of their own."""
+    name, rows = ("gpt-tiny", 16) if is_quick else ("gpt-1.3b", 1024)
+    model = get_model(name, rows, remat=True)
+
+    def make() -> Planner:
+        return Planner(*model, cluster="p3.16xlarge:1", num_microbatches=rows // 8)
+
+    inputs: dict[str, list[float]] = {"device_memory": [14e9, 16e9, 24e9, 32e9], "link_bandwidth": [2e10, 6e10, 1.2e11]}
+    for varied, values in inputs.items():
+        seconds, table = measure(lambda n=varied, v=values: make().sweep(on_progress=lambda _: None, **{n: v}))  # type: ignore[misc]
+        other, _ = measure(
+            lambda n=varied, v=values: [make().sweep(on_progress=lambda _: None, **{n: [x]}) for x in v]  # type: ignore[misc]
+        )
+        assert isinstance(table, SweepTable)
+        steps = ", ".join("-" if row.step_s is None else format_seconds(row.step_s) for row in table.rows)
+        yield Figure(f"{name}, sweep of {len(values)} {varied}", seconds, other, None, f"steps {steps}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller cases, under a minute")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
+    parser.add_argument("--only", choices=("stages", "resharding", "simulation", "search", "sweep"), help="one part")
     options = parser.parse_args()
+    parts = {
+        "stages": measure_stages, "resharding": measure_resharding, "simulation": measure_simulation,
+        "search": measure_search, "sweep": measure_sweep,
+    }  # fmt: skip
+    sources = list(parts.values()) if options.only is None else [parts[options.only]]
     figures: list[Figure] = []
-    print(f"{'case':42} {'seconds':>8} {'paper way':>9} {'ratio':>6} {'target':>7}  note")
-    for source in (measure_stages, measure_resharding, measure_simulation):
+    print(f"{'case':42} {'seconds':>8} {'other way':>9} {'ratio':>6} {'target':>7}  note")
+    for source in sources:
         for f in source(is_quick=options.quick):
             other, ratio = ("-", "-") if f.other_s is None else (f"{f.other_s:.3f}", f"{f.other_s / f.seconds:.0f}")
             target = "-" if f.target_s is None else f"{f.target_s:g}"
