@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from alpaviz import __version__
 from alpaviz.errors import AlpaVizError, SolveCancelledError
@@ -90,12 +90,15 @@ def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--batch-size", type=_positive, metavar="N", help="sequences a step (default: 1024 for large models, else 16)"
     )
     plan.add_argument(
-        "--num-microbatches", type=_positive, metavar="N",
-        help="slices of the batch (default: 8 sequences each for large models, else 4 slices)",
+        "--num-microbatches", type=_positive_or_auto, metavar="N",
+        help="slices of the batch, or auto to search (default: 8 sequences each for large models, else 4 slices)",
     )  # fmt: skip
     plan.add_argument("--layers", type=_positive, metavar="N", help="layers of the forward pass (default: chosen)")
     plan.add_argument("--stages", type=_positive, metavar="N", help="pin the number of stages (default: chosen)")
-    plan.add_argument("--schedule", default="1f1b", metavar="NAME", help="1f1b or gpipe (default: %(default)s)")
+    plan.add_argument(
+        "--schedule", default="1f1b", metavar="NAME",
+        help="1f1b, gpipe, interleaved-2, interleaved-4, zero-bubble, or auto (default: %(default)s)",
+    )  # fmt: skip
     plan.add_argument(
         "--solver", default="auto", metavar="NAME", help="auto, exact, ilp or paper (default: %(default)s)"
     )
@@ -115,6 +118,13 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return number
+
+
+def _positive_or_auto(text: str) -> int | Literal["auto"]:
+    try:
+        return "auto" if text == "auto" else _positive(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number above 0 nor 'auto'") from None
 
 
 def _plan(options: argparse.Namespace) -> int:

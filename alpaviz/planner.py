@@ -62,7 +62,8 @@ class Planner:
         num_microbatches: slices that the batch is cut into; `"auto"` tries its divisors.
         num_layers: layers of the forward pass; None chooses.
         batch_axes: the dimension of batch leaves that is sliced (0), or a tree of them.
-        schedule: `"1f1b"`, `"gpipe"`, or `"auto"`, which takes the one of the shorter simulated step.
+        schedule: `"1f1b"` or `"gpipe"`, `"auto"` for the one of the shorter simulated step, or one to look at, which
+            cannot be launched yet: `"zero-bubble"`, `"interleaved-2"`, `"interleaved-4"`.
         solver: `"auto"`, `"exact"`, `"ilp"` or `"paper"`.
         max_mesh_axes: a stage's devices are seen as meshes of one to this many axes (at most 3).
         name: of the program, for people.

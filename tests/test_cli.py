@@ -58,6 +58,20 @@ def test_quiet_says_nothing_where_the_plan_is_saved(tmp_path: Path, capsys: pyte
     assert load_plan(path).schedule == "gpipe"
 
 
+def test_microbatches_and_schedule_are_searched_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "searched.json"
+    asked = ("--num-microbatches", "auto", "--schedule", "auto", "--batch-size", "4")
+    assert main([*TINY, *asked, "--output", str(path)]) == 0
+    plan = load_plan(path)
+    assert {(t.num_microbatches, t.schedule) for t in plan.solver.tries} == {
+        (count, schedule) for count in (1, 2, 4) for schedule in ("1f1b", "gpipe")
+    }
+    assert "Microbatches and schedule: " in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*TINY, "--num-microbatches", "some"])
+    assert "'some' is neither a whole number above 0 nor 'auto'" in capsys.readouterr().err
+
+
 def test_showing_a_plan_prints_what_planning_printed(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(saved)]) == 0
     out, err = capsys.readouterr()
