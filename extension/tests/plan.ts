@@ -54,6 +54,7 @@ export function makeStage(index: number, change: Partial<StagePlan> = {}): Stage
     },
     objective: 1,
     bound: 1,
+    weights_s: 0,
     ...change,
   };
 }
@@ -101,7 +102,16 @@ export function makePlan(change: Partial<Plan> = {}): Plan {
       model_flops_utilisation: 0.5,
     },
     pins: [],
-    solver: { solver: 'exact', seconds: 1, objective: 10, bound: 10, num_candidates: 1, num_solved: 1, notes: [] },
+    solver: {
+      solver: 'exact',
+      seconds: 1,
+      objective: 10,
+      bound: 10,
+      num_candidates: 1,
+      num_solved: 1,
+      notes: [],
+      tries: [],
+    },
     warnings: [],
     ...change,
   };

@@ -28,6 +28,42 @@ describe('order', () => {
   });
 });
 
+describe('order of shared devices and cut backwards', () => {
+  const spellParts = (schedule: string, stages: number, microbatches: number): string[] =>
+    orderTasks(schedule, stages, microbatches).map((tasks) =>
+      tasks
+        .filter((task) => task.kind !== 'update')
+        .map((task) => {
+          const letter = task.part === undefined ? letters[task.kind] : task.part === 'inputs' ? 'I' : 'W';
+          return `${letter}${task.stage}.${task.microbatch}`;
+        })
+        .join(' '),
+    );
+
+  it('puts weight gradients off by the number of the stage', () => {
+    expect(spellParts('zero-bubble', 2, 4)).toEqual([
+      'F0.0 F0.1 I0.0 W0.0 F0.2 I0.1 W0.1 F0.3 I0.2 W0.2 I0.3 W0.3',
+      'F1.0 I1.0 F1.1 I1.1 W1.0 F1.2 I1.2 W1.1 F1.3 I1.3 W1.2 W1.3',
+    ]);
+  });
+
+  it('takes turns between two stages of a row', () => {
+    expect(spellParts('interleaved-2', 4, 4)).toEqual([
+      'F0.0 F0.1 F2.0 F2.1 F0.2 B2.0 F0.3 B2.1 F2.2 B0.0 F2.3 B0.1 B2.2 B2.3 B0.2 B0.3',
+      'F1.0 F1.1 F3.0 B3.0 F3.1 B3.1 F1.2 B1.0 F1.3 B1.1 F3.2 B3.2 F3.3 B3.3 B1.2 B1.3',
+    ]);
+  });
+
+  it('waits as the closed forms say', () => {
+    const cut = { forward_s: 1, backward_s: 2, update_s: 0, weights_s: 1 };
+    expect(playSchedule('zero-bubble', [cut, cut, cut], 8).makespan).toBeCloseTo(8 * 3 + 2);
+    const chunk = { forward_s: 1, backward_s: 1, update_s: 0 };
+    const timeline = playSchedule('interleaved-2', [chunk, chunk, chunk, chunk], 4);
+    expect(timeline.makespan).toBeCloseTo(4 * 2 * 2 + 2);
+    expect(timeline.events.map((events) => events.length)).toEqual([9, 9, 9, 9]);
+  });
+});
+
 describe('timeline', () => {
   it('of one stage has no bubble', () => {
     const timeline = playSchedule('1f1b', [unit], 4);

@@ -16,7 +16,7 @@ from alpaviz.planner_state import PlannerState
 MODEL = Path(__file__).parents[2] / "extension/src/model"
 TWINS = [
     ("plan.ts", plan, ("PlannedCollective", "PlannedResharding", "OpPlan", "ValuePlan", "MemoryEstimate", "StagePlan",
-                       "Transfer", "StepEstimate", "ProgramSummary", "SolverReport", "Plan")),
+                       "Transfer", "StepEstimate", "ProgramSummary", "PlanTry", "SolverReport", "Plan")),
     ("cluster.ts", description, ("DeviceType", "Link", "Host", "Cluster")),
     ("planner-state.ts", planner_state, ("SolveProgress", "Alternative")),
 ]  # fmt: skip

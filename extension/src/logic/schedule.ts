@@ -7,6 +7,8 @@ export interface Task {
   kind: TaskKind;
   stage: number;
   microbatch: number;
+  /** Of a backward that is cut in two: what the stage before waits for, or the rest. */
+  part?: 'inputs' | 'weights';
 }
 
 export interface TimelineEvent extends Task {
@@ -26,7 +28,8 @@ export interface Timeline {
   makespan: number;
 }
 
-export type Durations = Pick<StagePlan, 'forward_s' | 'backward_s' | 'update_s'>;
+export type Durations = Pick<StagePlan, 'forward_s' | 'backward_s' | 'update_s'> &
+  Partial<Pick<StagePlan, 'weights_s'>>;
 
 /** Stage i runs S - i - 1 forwards ahead, then alternates. Source: Narayanan et al., SC 2021, section 2.2. */
 function order1f1b(stage: number, numStages: number, numMicrobatches: number): Task[] {
@@ -49,8 +52,47 @@ function orderGpipe(stage: number, numMicrobatches: number): Task[] {
   ];
 }
 
+/** 1F1B whose stage i puts weight gradients off by i microbatches. Source: Qi et al., ICLR 2024, ZB-H1. */
+function orderZeroBubble(stage: number, numStages: number, numMicrobatches: number): Task[] {
+  const ahead = Math.min(numStages - stage - 1, numMicrobatches);
+  const tasks: Task[] = [];
+  for (let m = 0; m < ahead; m++) tasks.push({ kind: 'forward', stage, microbatch: m });
+  for (let m = 0; m < numMicrobatches + stage; m++) {
+    if (m + ahead < numMicrobatches) tasks.push({ kind: 'forward', stage, microbatch: m + ahead });
+    if (m < numMicrobatches) tasks.push({ kind: 'backward', part: 'inputs', stage, microbatch: m });
+    if (m >= stage) tasks.push({ kind: 'backward', part: 'weights', stage, microbatch: m - stage });
+  }
+  return tasks;
+}
+
+/** Stages s, s + W, ... take turns on one of W groups of devices. Source: Narayanan et al., SC 2021, section 2.2.2. */
+function orderInterleaved(row: number, numRows: number, numChunks: number, numMicrobatches: number): Task[] {
+  const turns: [chunk: number, microbatch: number][] = [];
+  for (let first = 0; first < numMicrobatches; first += numRows)
+    for (let chunk = 0; chunk < numChunks; chunk++) for (let m = 0; m < numRows; m++) turns.push([chunk, first + m]);
+  const make = (kind: TaskKind, chunk: number, microbatch: number): Task => ({
+    kind,
+    stage: chunk * numRows + row,
+    microbatch,
+  });
+  const forwards = turns.map(([chunk, m]) => make('forward', chunk, m));
+  const backwards = turns.map(([chunk, m]) => make('backward', numChunks - 1 - chunk, m));
+  const ahead = Math.min((numRows - row - 1) * 2 + (numChunks - 1) * numRows, turns.length);
+  const both = backwards.flatMap((task, i) => [...forwards.slice(ahead + i, ahead + i + 1), task]);
+  const updates = Array.from({ length: numChunks }, (_, chunk) => make('update', chunk, 0));
+  return [...forwards.slice(0, ahead), ...both, ...updates];
+}
+
+/** Tasks in order, a row for each stage, or for the stages that share devices. */
 export function orderTasks(schedule: string, numStages: number, numMicrobatches: number): Task[][] {
+  const numChunks = Number(/^interleaved-(\d+)$/.exec(schedule)?.[1] ?? 1);
+  if (numChunks > 1) {
+    const numRows = numStages / numChunks;
+    return Array.from({ length: numRows }, (_, row) => orderInterleaved(row, numRows, numChunks, numMicrobatches));
+  }
   return Array.from({ length: numStages }, (_, stage) => {
+    if (schedule === 'zero-bubble')
+      return [...orderZeroBubble(stage, numStages, numMicrobatches), { kind: 'update', stage, microbatch: 0 } as Task];
     const tasks =
       schedule === 'gpipe' ? orderGpipe(stage, numMicrobatches) : order1f1b(stage, numStages, numMicrobatches);
     return [...tasks, { kind: 'update', stage, microbatch: 0 } as Task];
@@ -71,7 +113,9 @@ export function sumTransfers(transfers: readonly Transfer[]): Map<string, number
 class Player {
   readonly events: TimelineEvent[][];
   private readonly ended = new Map<string, number>();
+  /** When the devices of a row are free. */
   private readonly free: number[];
+  private readonly rowOf: ReadonlyMap<number, number>;
   private readonly sources: number[][];
   private readonly targets: [stage: number, seconds: number][][];
   /** When a value is there, by `source>target microbatch`; sends from one stage to another queue. */
@@ -83,12 +127,13 @@ class Player {
     private readonly durations: readonly Durations[],
     sends: ReadonlyMap<string, number>,
   ) {
-    this.events = order.map(() => []);
+    this.events = durations.map(() => []);
     this.free = order.map(() => 0);
-    this.sources = order.map(() => []);
-    this.targets = order.map((_, source) => {
+    this.rowOf = new Map(order.flatMap((tasks, row) => tasks.map((task) => [task.stage, row] as const)));
+    this.sources = durations.map(() => []);
+    this.targets = durations.map((_, source) => {
       const found: [number, number][] = [];
-      for (const target of order.keys()) {
+      for (const target of durations.keys()) {
         const seconds = sends.get(`${source}>${target}`);
         if (seconds === undefined && Math.abs(source - target) !== 1) continue;
         found.push([target, seconds ?? 0]);
@@ -101,6 +146,7 @@ class Player {
   /** When what `task` needs is there; null while something of it has not run. */
   private findReady(task: Task): number | null {
     if (task.kind === 'update') return 0;
+    if (task.part === 'weights') return this.ended.get(`backward ${task.stage} ${task.microbatch}`) ?? null;
     let ready = 0;
     if (task.kind === 'backward') {
       const own = this.ended.get(`forward ${task.stage} ${task.microbatch}`);
@@ -116,21 +162,27 @@ class Player {
     return ready;
   }
 
-  private run(task: Task, ready: number): void {
+  private measure(task: Task): number {
     const times = this.durations[task.stage];
-    const seconds = times?.[`${task.kind}_s`] ?? 0;
-    const start = Math.max(ready, this.free[task.stage] ?? 0);
-    const end = start + seconds;
-    this.free[task.stage] = end;
-    this.ended.set(`${task.kind} ${task.stage} ${task.microbatch}`, end);
+    const whole = times?.[`${task.kind}_s`] ?? 0;
+    if (task.part === undefined) return whole;
+    const weights = times?.weights_s ?? 0;
+    return task.part === 'weights' ? weights : Math.max(0, whole - weights);
+  }
+
+  private run(row: number, task: Task, ready: number): void {
+    const start = Math.max(ready, this.free[row] ?? 0);
+    const end = start + this.measure(task);
+    this.free[row] = end;
     this.events[task.stage]?.push({ ...task, start, end });
-    if (task.kind === 'update') return;
+    if (task.kind === 'update' || task.part === 'weights') return;
+    this.ended.set(`${task.kind} ${task.stage} ${task.microbatch}`, end);
     for (const [target, took] of this.targets[task.stage] ?? []) {
       if (task.stage < target !== (task.kind === 'forward')) continue;
-      const link = `${task.stage}>${target}`;
+      const link = `${row}>${this.rowOf.get(target)}`;
       const arrival = Math.max(end, this.linkFree.get(link) ?? 0) + took;
-      this.linkFree.set(link, arrival);
-      this.arrived.set(`${link} ${task.microbatch}`, arrival);
+      if (took > 0) this.linkFree.set(link, arrival);
+      this.arrived.set(`${task.stage}>${target} ${task.microbatch}`, arrival);
     }
   }
 
@@ -139,12 +191,12 @@ class Player {
     let hasMoved = true;
     while (hasMoved) {
       hasMoved = false;
-      for (const [stage, tasks] of this.order.entries()) {
-        for (let next = tasks[position[stage] ?? 0]; next !== undefined; next = tasks[position[stage] ?? 0]) {
+      for (const [row, tasks] of this.order.entries()) {
+        for (let next = tasks[position[row] ?? 0]; next !== undefined; next = tasks[position[row] ?? 0]) {
           const ready = this.findReady(next);
           if (ready === null) break;
-          this.run(next, ready);
-          position[stage] = (position[stage] ?? 0) + 1;
+          this.run(row, next, ready);
+          position[row] = (position[row] ?? 0) + 1;
           hasMoved = true;
         }
       }

@@ -82,6 +82,7 @@ export interface StagePlan {
   memory: MemoryEstimate;
   objective: number;
   bound: number;
+  weights_s: number;
 }
 
 export interface Transfer {
@@ -116,6 +117,15 @@ export interface ProgramSummary {
   state_bytes: number;
 }
 
+export interface PlanTry {
+  num_microbatches: number;
+  schedule: string;
+  step_s: number | null;
+  memory_bytes: number | null;
+  num_stages: number;
+  reason: string;
+}
+
 export interface SolverReport {
   solver: string;
   seconds: number;
@@ -124,6 +134,7 @@ export interface SolverReport {
   num_candidates: number;
   num_solved: number;
   notes: string[];
+  tries: PlanTry[];
 }
 
 export interface Plan {

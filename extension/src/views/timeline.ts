@@ -249,7 +249,8 @@ export class TimelineView implements View {
 
   private describeEvent(event: TimelineEvent): string {
     const which = event.kind === 'update' ? '' : ` of microbatch ${event.microbatch}`;
-    return `${event.kind}${which}, ${formatSeconds(event.start)} to ${formatSeconds(event.end)} (${formatSeconds(event.end - event.start)})`;
+    const part = event.part === undefined ? '' : ` (gradients of ${event.part})`;
+    return `${event.kind}${part}${which}, ${formatSeconds(event.start)} to ${formatSeconds(event.end)} (${formatSeconds(event.end - event.start)})`;
   }
 
   private showTip(text: string | null, x: number, y: number): void {
