@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
+
 from alpaviz.program.rule import RuleBuilder, ShardingRule
 from alpaviz.program.rules.registry import OpSignature, register_rule
 
@@ -100,6 +103,32 @@ def _fill_run(
         result[right[0]] = tuple(parts)
         for d, part in zip(left, parts, strict=True):
             operand[d] = part
+    else:
+        _fill_regrouping(builder, left_shape, right_shape, left, right, operand, result)
+
+
+def _fill_regrouping(
+    builder: RuleBuilder,
+    left_shape: tuple[int, ...],
+    right_shape: tuple[int, ...],
+    left: list[int],
+    right: list[int],
+    operand: Dims,
+    result: Dims,
+) -> None:
+    """`(a b) c -> a (b c)`, as (16, 32) to (8, 64); dimensions whose edges do not divide each other stay whole."""
+
+    def list_edges(shape: tuple[int, ...], dims: list[int]) -> list[int]:
+        return list(itertools.accumulate((shape[d] for d in dims), operator.mul, initial=1))
+
+    left_edges, right_edges = list_edges(left_shape, left), list_edges(right_shape, right)
+    edges = sorted({*left_edges, *right_edges})
+    if any(fine % coarse for coarse, fine in itertools.pairwise(edges)):
+        return
+    parts = [builder.add(fine // coarse) for coarse, fine in itertools.pairwise(edges)]
+    for dims, own, term in ((left, left_edges, operand), (right, right_edges, result)):
+        for d, (begin, end) in zip(dims, itertools.pairwise(own), strict=True):
+            term[d] = tuple(parts[edges.index(begin) : edges.index(end)])
 
 
 @register_rule("slice")
