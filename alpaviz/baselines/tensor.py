@@ -100,15 +100,13 @@ def _list_shared(op: Op, classes: DimensionClasses) -> Iterator[DimClass]:
 
 
 def _find_companions(program: Program, classes: DimensionClasses, starts: set[int]) -> frozenset[int]:
-    """`starts` and what ops connect to them: casts, gradients and optimizer state, all of one shape."""
+    """`starts` and what ops connect to them: casts, transposes, gradients and optimizer state, all of one size."""
     groups = UnionFind()
     for op in program.ops:
-        values = [v for v in (*op.inputs, *op.outputs) if v is not None and not classes.has_batch(v)]
-        shapes = {program.values[v].shape for v in values if program.values[v].shape}
-        for shape in shapes:
-            same = [v for v in values if program.values[v].shape == shape]
-            for v in same[1:]:
-                groups.union(same[0], v)
+        first: dict[int, int] = {}
+        for v in (*op.inputs, *op.outputs):
+            if v is not None and program.values[v].shape and not classes.has_batch(v):
+                groups.union(first.setdefault(program.values[v].num_elements, v), v)
     roots = {groups.find(v) for v in starts}
     return frozenset(v for v in range(len(program.values)) if v in starts or groups.find(v) in roots)
 
