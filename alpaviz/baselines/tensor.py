@@ -34,19 +34,19 @@ def find_tensor_classes(program: Program, classes: DimensionClasses) -> frozense
 
     Products of activations and parameters are taken in order. One that sums over split features is split by rows: its
     result is whole after an all-reduce. Any other is split by columns: the features that it makes are split, unless
-    they are the stream that residual connections add to. Rows of a table that is looked up are split too.
+    they are the stream that residual connections add to, or count experts. Rows of a table that is looked up are split.
     """
-    stream = _find_stream_classes(program, classes)
+    kept = _find_stream_classes(program, classes) | find_experts(program, classes).classes
     layers = list(_list_layers(program, classes))
     summed_later = {c for layer in layers for c in layer.summed}
     summed_inside = set(_list_sums_of_activations(program, classes))
     tensor: set[DimClass] = set()
     for layer in layers:
         if layer.op.primitive == "gather":
-            tensor |= layer.summed - stream
+            tensor |= layer.summed - kept
         elif not layer.summed & tensor:
             # Of heads and their size the heads are split: sums over the size inside of attention would be partial.
-            candidates = [c for c in layer.made if c not in stream]
+            candidates = [c for c in layer.made if c not in kept]
             if candidates:
                 tensor.add(min(candidates, key=lambda c: (c in summed_inside, c not in summed_later)))
     return frozenset(tensor)

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.baselines [--quick] [--check] [MODEL CLUSTER BATCH MICROBATCHES]
 
-For each job a table: seconds of a step, its ratio to ours, memory of the fullest device, meshes of the stages. `--check`
+For each job a table: seconds of a step, its ratio to ours, memory of the fullest device, meshes of stages. `--check`
 exits with 1 if a baseline is faster than our plan by more than the solver's tolerance.
 """
 
@@ -16,7 +16,7 @@ from alpaviz.models import get_model
 from alpaviz.planner import Planner
 
 JOBS = (
-    ("gpt-1.3b", "p3.16xlarge:1", 64, 16),
+    ("gpt-1.3b", "p3.16xlarge:1", 64, 8),
     ("moe-1.3b", "p3.16xlarge:1", 64, 4),
     ("wide-resnet-250m", "p3.16xlarge:1", 192, 8),
 )
