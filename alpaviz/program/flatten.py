@@ -72,6 +72,9 @@ class _Inliner:
                 results = inputs  # the plan decides layouts; the mesh that the user named is not the plan's
             elif eqn.primitive.name in self.calls:
                 results = self._inline_call(placed, inputs)
+            elif eqn.primitive.name == "optimization_barrier":
+                # One barrier for each operand, so that each may have its own layout.
+                results = [self._add_barrier(placed, v) for v in inputs]
             else:
                 results = [internals.make_variable(v.aval) for v in eqn.outvars]
                 self.eqns.append(placed.replace(invars=inputs, outvars=results))

@@ -177,8 +177,13 @@ class RuleBuilder:
             return tuple((d,) if isinstance(d, int) else tuple(d) for d in dims)
 
         return ShardingRule(
-            tuple(self._factors), tuple(map(term, operands)), tuple(map(term, results)), is_opaque=is_opaque,
-            can_scatter=can_scatter, halos=tuple(halos), exclusive=tuple(exclusive),
+            tuple(self._factors),
+            tuple(map(term, operands)),
+            tuple(map(term, results)),
+            is_opaque=is_opaque,
+            can_scatter=can_scatter,
+            halos=tuple(halos),
+            exclusive=tuple(exclusive),
         )
 
 

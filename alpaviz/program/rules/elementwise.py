@@ -10,14 +10,14 @@ ELEMENTWISE = (
     "bessel_i1e", "cbrt", "ceil", "clamp", "complex", "conj", "convert_element_type", "copy", "copy_p", "cos", "cosh",
     "digamma", "div", "eq", "eq_to", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma",
     "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne",
-    "neg", "nextafter", "not", "optimization_barrier", "or", "population_count", "clz", "pow", "real",
+    "neg", "nextafter", "not", "or", "population_count", "clz", "pow", "real",
     "reduce_precision",
     "rem", "round", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin",
     "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor", "zeta", "polygamma", "random_gamma_grad",
-    "one_minus_square", "pvary", "random_wrap", "name", "le_to", "lt_to", "mulhi", "igamma_grad_a", "igammac",
+    "one_minus_square", "pvary", "name", "le_to", "lt_to", "mulhi", "igamma_grad_a", "igammac",
     "regularized_incomplete_beta", "log2", "zeros_like", "layout_constraint", "reshard", "relayout", "tie",
-    "polynomial",
-    "sharding_constraint",
+    "sharding_constraint", "threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "xla_metadata_value",
+    "shard_alike",
 )  # fmt: skip
 
 
@@ -35,3 +35,11 @@ def make_elementwise_rule(signature: OpSignature) -> ShardingRule:
         return [f if size == full else () for f, size, full in zip(factors, operand, shape, strict=True)]
 
     return builder.finish(map(term, signature.operand_shapes), map(term, signature.result_shapes))
+
+
+@register_rule("optimization_barrier", "device_put")
+def make_identity_rule(signature: OpSignature) -> ShardingRule:
+    """`a b, c -> a b, c`: each operand is passed on as it is."""
+    builder = RuleBuilder()
+    terms = [builder.add_all(shape) for shape in signature.operand_shapes]
+    return builder.finish(terms, terms)

@@ -34,12 +34,13 @@ def make_broadcast_rule(signature: OpSignature) -> ShardingRule:
     return builder.finish([operand, *extra], [result])
 
 
-@register_rule("iota", "broadcast", "rng_uniform", "empty")
+@register_rule("iota", "iota_2x32_shape", "broadcast", "empty", "empty2")
 def make_source_rule(signature: OpSignature) -> ShardingRule:
     """`-> a b`: every device can make its own slice of a counter."""
     builder = RuleBuilder()
     result = builder.add_all(signature.result_shapes[0])
-    return builder.finish([[()] * len(shape) for shape in signature.operand_shapes], [result])
+    operands: list[Dims] = [[()] * len(shape) for shape in signature.operand_shapes]
+    return builder.finish(operands, [result] * len(signature.result_shapes))
 
 
 @register_rule("squeeze", "expand_dims", "reshape", "bitcast_convert_type")
@@ -183,23 +184,6 @@ def make_split_rule(signature: OpSignature) -> ShardingRule:
     builder = RuleBuilder()
     factors: Dims = [() if d == cut else builder.add(size) for d, size in enumerate(signature.operand_shapes[0])]
     return builder.finish([factors], [factors] * len(signature.result_shapes))
-
-
-@register_rule("random_bits", "threefry2x32")
-def make_random_bits_rule(signature: OpSignature) -> ShardingRule:
-    """`-> a b`: counter-based generators make any slice of their bits from the key alone."""
-    return make_source_rule(signature)
-
-
-@register_rule(
-    "random_seed", "random_split", "random_fold_in", "random_unwrap", "random_clone", "random_key_data", "random_gamma",
-    "rng_bit_generator",
-)  # fmt: skip
-def make_key_rule(signature: OpSignature) -> ShardingRule:
-    """Keys are tiny: every device holds them whole."""
-    operands: list[Dims] = [[()] * len(shape) for shape in signature.operand_shapes]
-    results: list[Dims] = [[()] * len(shape) for shape in signature.result_shapes]
-    return RuleBuilder().finish(operands, results)
 
 
 @register_rule("stack")

@@ -120,15 +120,39 @@ def make_reduce_window_rule(signature: OpSignature) -> ShardingRule:
     return builder.finish([operand, *scalars], [result] * len(signature.result_shapes), halos=halos)
 
 
-@register_rule("select_and_scatter_add", "select_and_gather_add", "select_and_scatter")
+@register_rule("select_and_scatter_add", "select_and_scatter")
 def make_select_and_scatter_rule(signature: OpSignature) -> ShardingRule:
-    """The gradient of a windowed maximum: dimensions with a window of size 1 are parallel."""
-    window = signature.params["window_dimensions"]
+    """The gradient of a windowed maximum, `b h, b (h w) -> b (h w)`: dimensions with a window of size 1 are parallel,
+    and so are those whose windows lie side by side; where windows overlap or are padded the dimension stays whole.
+
+    XLA's partitioner has been seen to give wrong results where windows overlap.
+    """
+    return _make_selection_rule(signature, windowed=0, full=1)
+
+
+@register_rule("select_and_gather_add")
+def make_select_and_gather_rule(signature: OpSignature) -> ShardingRule:
+    """The tangent of a windowed maximum, `b (h w), b (h w) -> b h`: as the gradient, in the other direction."""
+    return _make_selection_rule(signature, windowed=None, full=0)
+
+
+def _make_selection_rule(signature: OpSignature, *, windowed: int | None, full: int) -> ShardingRule:
+    """Operand `windowed` (None: the result) has an entry for each window over the arrays of operand `full`'s shape."""
+    params = signature.params
+    shape = signature.operand_shapes[full]
+    made = signature.result_shapes[0] if windowed is None else signature.operand_shapes[windowed]
     builder = RuleBuilder()
-    shapes = (*signature.operand_shapes[:2], signature.result_shapes[0])
-    factors: Dims = [
-        builder.add(shapes[0][d]) if w == 1 and len({shape[d] for shape in shapes}) == 1 else ()
-        for d, w in enumerate(window)
-    ]
+    short: Dims = [()] * len(shape)
+    long: Dims = [()] * len(shape)
+    for d, size in enumerate(params["window_dimensions"]):
+        dilated = any(d < len(params.get(key, ())) and params[key][d] != 1 for key in _DILATIONS)
+        is_tiled = params["window_strides"][d] == size and tuple(params["padding"][d]) == (0, 0) and not dilated
+        if is_tiled and shape[d] == made[d] * size:
+            window = short[d] = builder.add(made[d])
+            long[d] = (window, builder.add(size)) if size > 1 else window
+    both = (short, long) if windowed == 0 else (long, long)
     scalars: list[Dims] = [[()] * len(other) for other in signature.operand_shapes[2:]]
-    return builder.finish([factors, factors, *scalars], [factors])
+    return builder.finish([*both, *scalars], [long if windowed == 0 else short])
+
+
+_DILATIONS = ("base_dilation", "window_dilation")
