@@ -25,8 +25,6 @@ from tests.models.microbatches import average_over_halves
 from tests.program.small_models import adam_step, init_gpt_state
 
 IDS = np.asarray(jax.random.randint(jax.random.key(1), (16, 17), 0, 64))
-PIPELINES = ("gpipe", "1f1b", "inter-op-only")
-"""Baselines that need a layer for each of eight devices."""
 
 
 @functools.cache
@@ -61,9 +59,7 @@ def count_in_blocks(plan: Plan, role: str) -> dict[str, Counter[str]]:
 def list_state(plan: Plan, part: str) -> dict[str, tuple[tuple[str, ...], ...]]:
     """Specs of the leaves of one part of the state that have at least two dimensions."""
     prefix = f"state['{part}']"
-    return {
-        v.name.removeprefix(prefix): v.spec for v in plan.values if v.name.startswith(prefix) and len(v.shape) > 1
-    }
+    return {v.name.removeprefix(prefix): v.spec for v in plan.values if v.name.startswith(prefix) and len(v.shape) > 1}
 
 
 def test_data_parallel_reduces_every_gradient_and_communicates_nothing_else() -> None:
@@ -302,7 +298,7 @@ def run_and_compare(plan: Plan, planner: Planner, state: Any, batch: Any, expect
 
 @functools.cache
 def make_gpt() -> tuple[Planner, Any, Any]:
-    """A GPT of ten layers, its state, and the state and loss after a step on one device."""
+    """A GPT of eight layers, its state, and the state and loss after a step on one device."""
     state = init_gpt_state(8)
     planner = Planner(adam_step, state, IDS, cluster="virtual:8", num_microbatches=2, num_layers=8)
     return planner, state, jax.jit(adam_step)(state, IDS)
