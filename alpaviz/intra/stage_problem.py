@@ -7,6 +7,7 @@ layers is as large a problem as one of three. In: layer problems of one mesh and
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ Restriction = tuple[tuple[int, tuple[int, ...]], ...]
 """What pins leave of a layer's variables: (variable, allowed candidates) pairs, sorted."""
 GroupKey = tuple[int, Restriction]
 """(layer class, restriction): layers with one key take the same decisions."""
+_APART = (-1, (0,))
+"""In a restriction, of no variable: it allows everything, but makes a group of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,13 @@ class StageShapes:
         self.keys: list[GroupKey] = [
             (instance.layer_class, restrictions.get(instance.layer, ())) for instance in structure.instances
         ]
+
+    def set_apart(self, layer: int, restriction: Restriction) -> StageShapes:
+        """The same but for `layer`, which takes its decisions alone, within `restriction`."""
+        shapes = copy.copy(self)
+        shapes.keys = list(self.keys)
+        shapes.keys[layer] = (self.keys[layer][0], (_APART, *restriction))
+        return shapes
 
     def find(self, first: int, last: int) -> StageShape:
         """The shape of layers `first` .. `last`."""

@@ -90,9 +90,7 @@ def _build_model(pulp: Any, request: dict[str, Any]) -> tuple[Any, list[Any]]:
     unary, offsets, is_tight = request["unary"], request["offsets"], request["form"] == "tight"
     picks = [model.add_variable(f"s{i}", 0, 1, pulp.LpInteger) for i in range(len(unary))]
     terms = [(x, float(c)) for x, c in zip(picks, unary, strict=True) if c != 0.0]
-    rows: list[Any] = [
-        pulp.lpSum(picks[offsets[v] : offsets[v + 1]]) == 1 for v in range(len(offsets) - 1)
-    ]
+    rows: list[Any] = [pulp.lpSum(picks[offsets[v] : offsets[v + 1]]) == 1 for v in range(len(offsets) - 1)]
     for number, (u, v, cost) in enumerate(request["edges"]):
         pairs = [[None] * cost.shape[1] for _ in range(cost.shape[0])]
         for a, b in zip(*np.nonzero(np.isfinite(cost)), strict=True):

@@ -7,6 +7,7 @@ forced in turn; the bounds of one run of messages then say which other candidate
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,15 +17,36 @@ from alpaviz.intra.solvers.elimination import complete_buckets, eliminate, find_
 from alpaviz.intra.solvers.exact import solve_exact
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.messages import MessagePassing
-from alpaviz.intra.solvers.network import IntArray, Network, build_network, keep_candidates
+from alpaviz.intra.solvers.network import BoolArray, IntArray, Network, build_network, keep_candidates
 from alpaviz.intra.solvers.pairwise import close_gap
 from alpaviz.intra.solvers.search import Assignment
 from alpaviz.intra.solvers.watch import Watch
 
 _TREE_ENTRIES = 5e6
 _FORCED_ENTRIES = 1e6
-_TOLERANCE = 1e-10
+TOLERANCE = 1e-10
+"""Relative gap up to which a forced optimum counts as proven."""
 _SWEEPS = 30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForcedOptima:
+    """Optima of one variable's candidates, each forced in turn; arrays are (candidates,).
+
+    `objective` is the cost of the best choice found that takes the candidate, inf where none is legal; `bound` a proven
+    lower limit on it, equal to it up to `TOLERANCE` unless the time limit or the size of the problem left a gap.
+    """
+
+    objective: FloatArray
+    bound: FloatArray
+
+    @property
+    def is_exact(self) -> BoolArray:
+        """(candidates,), whether `objective` is proven to be the optimum, or that there is none."""
+        exact: BoolArray = self.bound >= np.where(
+            np.isfinite(self.objective), self.objective - 2 * TOLERANCE * np.abs(self.objective), np.inf
+        )
+        return exact
 
 
 def minimise_marginals(
@@ -41,47 +63,96 @@ def minimise_marginals(
     Raises:
         SolveCancelledError: `should_stop` gave True.
     """
+    found = find_forced_optima(problem, solution, variables, should_stop=should_stop)
+    return tuple(forced.objective for forced in found)
+
+
+def find_forced_optima(
+    problem: ShardingProblem,
+    solution: ShardingSolution,
+    variables: Iterable[int] | None = None,
+    *,
+    time_limit: float | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> tuple[ForcedOptima, ...]:
+    """`minimise_marginals` with proofs.
+
+    Args:
+        time_limit: seconds of wall time; candidates that are not reached by then keep what is known of them.
+
+    Raises:
+        SolveCancelledError: `should_stop` gave True.
+    """
     wanted = list(range(problem.num_variables)) if variables is None else list(variables)
     network = build_network(problem)
-    found = [np.full(len(problem.unary[v]), np.inf) for v in wanted]
     if network is None or not solution.choice:
-        return tuple(found)
+        nothing = [np.full(len(problem.unary[v]), np.inf) for v in wanted]
+        return tuple(ForcedOptima(values, values.copy()) for values in nothing)
     start = network.find_choice(solution.choice)
     assert start is not None, "a solution takes legal candidates only"
-    values = _find_values(network, start, wanted, Watch("marginals", None, None, should_stop))
-    for v, marginal in zip(wanted, found, strict=True):
+    watch = Watch("marginals", time_limit, None, should_stop)
+    values, bounds = _find_values(network, start, wanted, watch)
+    found = []
+    for v in wanted:
+        forced = ForcedOptima(np.full(len(problem.unary[v]), np.inf), np.full(len(problem.unary[v]), np.inf))
         candidates = slice(int(network.offsets[v]), int(network.offsets[v + 1]))
-        marginal[network.kept[candidates]] = np.where(values[candidates] > network.ceiling, np.inf, values[candidates])
-        marginal[solution.choice[v]] = solution.objective
+        kept = network.kept[candidates]
+        forced.objective[kept] = np.where(values[candidates] > network.ceiling, np.inf, values[candidates])
+        forced.bound[kept] = np.where(bounds[candidates] >= network.ceiling, np.inf, bounds[candidates])
+        chosen = solution.choice[v]
+        forced.objective[chosen], forced.bound[chosen] = solution.objective, min(solution.bound, solution.objective)
+        found.append(forced)
     return tuple(found)
 
 
-def _find_values(network: Network, start: IntArray, wanted: list[int], watch: Watch) -> FloatArray:
-    """(candidates of all variables,), forced optima of the candidates of `wanted`."""
+def _find_values(network: Network, start: IntArray, wanted: list[int], watch: Watch) -> tuple[FloatArray, FloatArray]:
+    """(candidates of all variables,) twice: forced optima of the candidates of `wanted`, and bounds on them."""
     has_limits = len(network.limits) > 0
     plan = None if has_limits else plan_elimination(network, _TREE_ENTRIES)
     if plan is not None:
-        return find_min_marginals(network, complete_buckets(network, plan))
+        values = find_min_marginals(network, complete_buckets(network, plan))
+        return values, values
     messages = MessagePassing(network)
     for _ in range(_SWEEPS):
         messages.run(1)
         _stop_if(watch)
-    values = np.full(len(network.unary), np.inf)
+    values, bounds = np.full(len(network.unary), np.inf), messages.forced.copy()
     for v in wanted:
         for k in range(int(network.sizes[v])):
+            if watch.is_over():
+                break
+            at = network.offsets[v] + k
+            values[at], bounds[at] = _force(network, v, k, start, messages, watch)
             _stop_if(watch)
-            if has_limits:
-                values[network.offsets[v] + k] = _force_legally(network, v, k, start, watch)
-            else:
-                values[network.offsets[v] + k] = _force(network, v, k, start, messages, watch)
-            _stop_if(watch)
-    return values
+    return values, bounds
 
 
-def _force(network: Network, v: int, k: int, start: IntArray, messages: MessagePassing, watch: Watch) -> float:
-    """Optimum of the pairwise costs among choices that take candidate `k` of variable `v`."""
+def _force(
+    network: Network, v: int, k: int, start: IntArray, messages: MessagePassing, watch: Watch
+) -> tuple[float, float]:
+    """Optimum among choices that take candidate `k` of variable `v`, and a bound on it.
+
+    The cheapest choice without memory limits is the answer if it happens to keep them.
+    """
+    free, bound = _force_freely(network, v, k, start, messages, watch)
+    if len(network.limits) == 0 or not free.choice or watch.is_over():
+        return free.objective if len(network.limits) == 0 else np.inf, bound
+    named = network.find_choice(free.choice)
+    assert named is not None, "the network keeps all legal candidates"
+    if Assignment(network, named).is_legal():
+        return free.objective, bound
+    result = solve_exact(_hold(network, v, k), watch, TOLERANCE, network.name_choice(_place(start, v, k)))
+    is_closed = result.open_network is None
+    limited = result.incumbent.objective if result.incumbent.choice else np.inf
+    return limited, limited if is_closed else max(bound, result.bound)
+
+
+def _force_freely(
+    network: Network, v: int, k: int, start: IntArray, messages: MessagePassing, watch: Watch
+) -> tuple[Incumbent, float]:
+    """The same for the pairwise costs alone, memory not looked at."""
     alone = _hold(network, v, k)
-    incumbent = Incumbent(network.ceiling, _TOLERANCE)
+    incumbent = Incumbent(network.ceiling, TOLERANCE)
     held = alone.find_choice(network.name_choice(_place(start, v, k)))
     assert held is not None, "only candidates of one variable were dropped"
     assignment = Assignment(alone, held)
@@ -92,19 +163,14 @@ def _force(network: Network, v: int, k: int, start: IntArray, messages: MessageP
     hopeful[network.offsets[v] + k] = True
     pruned = keep_candidates(network, hopeful)
     if pruned is None:
-        return incumbent.objective
+        return incumbent, incumbent.objective
     plan = plan_elimination(pruned, _FORCED_ENTRIES)
-    solved = None if plan is None else eliminate(pruned, plan)
+    solved = None if plan is None else eliminate(pruned, plan, watch=watch)
     if solved is not None:
-        return min(incumbent.objective, solved[0])
-    close_gap(pruned, incumbent, watch, messages)
-    return incumbent.objective
-
-
-def _force_legally(network: Network, v: int, k: int, start: IntArray, watch: Watch) -> float:
-    """The same under the memory limits."""
-    named = network.name_choice(_place(start, v, k))
-    return solve_exact(_hold(network, v, k), watch, _TOLERANCE, named).incumbent.objective
+        incumbent.offer(pruned, solved[1])
+        return incumbent, incumbent.objective
+    bound = close_gap(pruned, incumbent, watch, messages)
+    return incumbent, incumbent.objective if bound >= incumbent.target else bound
 
 
 def _hold(network: Network, v: int, k: int) -> Network:
@@ -123,5 +189,5 @@ def _place(choice: IntArray, v: int, k: int) -> IntArray:
 
 
 def _stop_if(watch: Watch) -> None:
-    if watch.is_over():
+    if watch.is_over() and watch.is_cancelled:
         raise SolveCancelledError("the search for regrets was stopped")
