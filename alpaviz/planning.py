@@ -315,8 +315,7 @@ class PlanningSession:
             )
         raise InfeasibleError(
             f"No stages of {self.program.num_layers} layers fill the {self.cluster.num_devices} devices of "
-            f"{self.cluster.name!r}. Use fewer devices or more layers."
-            + self._describe_interleaving()
+            f"{self.cluster.name!r}. Use fewer devices or more layers." + self._describe_interleaving()
         )
 
     def _describe_interleaving(self) -> str:

@@ -121,9 +121,7 @@ def _list_points(inputs: Mapping[str, tuple[float, ...]]) -> Iterator[Point]:
         yield dict(zip(inputs, values, strict=True))
 
 
-def _plan_point(
-    search: PlanSearch, point: Point, pins: tuple[Pin, ...], should_stop: Callable[[], bool]
-) -> SweepRow:
+def _plan_point(search: PlanSearch, point: Point, pins: tuple[Pin, ...], should_stop: Callable[[], bool]) -> SweepRow:
     dtype = find_main_dtype(search.find_program())
     cluster = change_cluster(search.cluster, point, dtype)
     count = int(point.get("num_microbatches", search.recipe.num_microbatches))

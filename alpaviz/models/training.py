@@ -25,8 +25,18 @@ from alpaviz.models.vit import ViTConfig, init_vit, make_vit_batch, vit_loss
 from alpaviz.models.wide_resnet import WideResNetConfig, init_wide_resnet, make_wide_resnet_batch, wide_resnet_loss
 
 ModelConfig = (
-    AttentionConfig | BERTConfig | ConvNetConfig | GPTConfig | LlamaConfig | MLPConfig
-    | MoEConfig | RaggedMoEConfig | T5Config | UNetConfig | ViTConfig | WideResNetConfig
+    AttentionConfig
+    | BERTConfig
+    | ConvNetConfig
+    | GPTConfig
+    | LlamaConfig
+    | MLPConfig
+    | MoEConfig
+    | RaggedMoEConfig
+    | T5Config
+    | UNetConfig
+    | ViTConfig
+    | WideResNetConfig
 )
 
 

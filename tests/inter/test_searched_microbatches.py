@@ -108,11 +108,7 @@ def test_pins_files_and_alternatives_follow_the_number_that_was_found(tmp_path: 
     plan = planner.solve(on_progress=lambda _: None)
     assert planner.program.num_microbatches == plan.num_microbatches
     op, other = next(
-        (o.name, a.strategy)
-        for o in plan.ops
-        if o.is_decision
-        for a in planner.alternatives(o.name)
-        if not a.is_chosen
+        (o.name, a.strategy) for o in plan.ops if o.is_decision for a in planner.alternatives(o.name) if not a.is_chosen
     )
     planner.pin_strategy(op, other)
     pinned = planner.solve(on_progress=lambda _: None)

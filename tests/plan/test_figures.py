@@ -29,9 +29,7 @@ def compare_with_itself(plan: Plan) -> Any:
     return plan_figures.compare(plan, plan)
 
 
-@pytest.mark.parametrize(
-    "draw", [plan_figures.timeline, plan_figures.costs, plan_figures.memory, compare_with_itself]
-)
+@pytest.mark.parametrize("draw", [plan_figures.timeline, plan_figures.costs, plan_figures.memory, compare_with_itself])
 def test_a_figure_has_title_units_and_no_background(draw: Callable[[Plan], Any], gpt_plan: Plan) -> None:
     figure = draw(gpt_plan)
     assert "gpt-tiny" in figure.layout.title.text

@@ -76,9 +76,7 @@ def test_a_decision_that_changed_is_a_row_and_a_sentence(gpt_plan: Plan, decided
 def test_a_state_that_is_stored_otherwise_is_a_row(gpt_plan: Plan) -> None:
     name = "state['params']['wpe']"
     old = next(v for v in gpt_plan.values if v.name == name)
-    after = replace(
-        gpt_plan, values=tuple(replace(v, spec=(("x",), ())) if v is old else v for v in gpt_plan.values)
-    )
+    after = replace(gpt_plan, values=tuple(replace(v, spec=(("x",), ())) if v is old else v for v in gpt_plan.values))
     rows = compare_plans(replace(gpt_plan, values=tuple(
         replace(v, spec=((), ())) if v is old else v for v in gpt_plan.values
     )), after).rows  # fmt: skip

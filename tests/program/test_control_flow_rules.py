@@ -223,9 +223,7 @@ def make_recurrent_step() -> tuple[Callable[..., Any], Any, np.ndarray]:
 
     params = {
         "embed": weight(keys[0], 32, 16),
-        "cells": [
-            {"in": weight(keys[1 + 2 * i], 16, 16), "hidden": weight(keys[2 + 2 * i], 16, 16)} for i in range(2)
-        ],
+        "cells": [{"in": weight(keys[1 + 2 * i], 16, 16), "hidden": weight(keys[2 + 2 * i], 16, 16)} for i in range(2)],
         "out": weight(keys[5], 16, 32),
     }
     tokens = np.asarray(jax.random.randint(keys[6], (8, 7), 0, 32))

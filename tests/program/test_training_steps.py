@@ -543,9 +543,7 @@ def test_a_count_over_the_batch_has_a_warning_with_its_line_and_none_as_a_float(
         return step
 
     def list_warnings(dtype: Any, microbatches: int) -> tuple[str, ...]:
-        planner = Planner(
-            make(dtype), init_network(), *make_rows(), cluster="virtual:2", num_microbatches=microbatches
-        )
+        planner = Planner(make(dtype), init_network(), *make_rows(), cluster="virtual:2", num_microbatches=microbatches)
         return planner.program.warnings
 
     (warning,) = list_warnings(jnp.int32, 2)
