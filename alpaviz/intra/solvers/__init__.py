@@ -5,9 +5,18 @@ is ours and needs numpy only; "ilp" and "paper" are integer programmes built wit
 own. Nothing here knows what a candidate stands for.
 """
 
+from alpaviz.intra.solvers.k_best import find_best_choices
 from alpaviz.intra.solvers.marginals import minimise_marginals
 from alpaviz.intra.solvers.memory import least_memory, measure_shortage
 from alpaviz.intra.solvers.solve import SOLVERS, solve_problem
 from alpaviz.intra.solvers.watch import SolveProgress
 
-__all__ = ["SOLVERS", "SolveProgress", "least_memory", "measure_shortage", "minimise_marginals", "solve_problem"]
+__all__ = [
+    "SOLVERS",
+    "SolveProgress",
+    "find_best_choices",
+    "least_memory",
+    "measure_shortage",
+    "minimise_marginals",
+    "solve_problem",
+]
