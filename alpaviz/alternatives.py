@@ -83,9 +83,9 @@ def _price_candidates(problem: ShardingProblem, choice: Sequence[int], variable:
     total = problem.unary[variable].copy()
     for edge in problem.edges:
         if edge.u == variable:
-            total = total + edge.cost[:, choice[edge.v]]
+            total = total + edge.costs.column(choice[edge.v])
         elif edge.v == variable:
-            total = total + edge.cost[choice[edge.u], :]
+            total = total + edge.costs.row(choice[edge.u])
     return total
 
 

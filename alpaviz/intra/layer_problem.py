@@ -17,6 +17,7 @@ import numpy as np
 
 from alpaviz.intra.leaders import LayerLeaders, Leader, LeaderKind, find_leaders
 from alpaviz.intra.op_cost import MeshCosts
+from alpaviz.intra.pair_costs import PairCosts
 from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.strategy_table import IndexArray, Specs, StrategyTable
 from alpaviz.intra.structure import LayerInstance, ProgramStructure
@@ -72,10 +73,10 @@ class LayerVariable:
 
 @dataclass(slots=True, eq=False)
 class LayerEdge:
-    """Resharding seconds between two variables of a layer, u < v; arrays are (candidates of u, candidates of v)."""
+    """Resharding seconds between two variables of a layer, u < v, per microbatch and per step; None is nothing."""
 
-    micro_s: FloatArray
-    once_s: FloatArray
+    micro_s: PairCosts | None = None
+    once_s: PairCosts | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,19 +228,17 @@ class _Builder:
         if held.variable == variable:
             self._charge(op, variable, matrix[held.index, per_candidate])
             return
-        full = matrix[np.ix_(held.index, per_candidate)]
-        self._add_edge(held.variable, variable, full, once=op.role is Role.UPDATE)
+        pairs = PairCosts(matrix, held.index, per_candidate)
+        self._add_edge(held.variable, variable, pairs, once=op.role is Role.UPDATE)
 
-    def _add_edge(self, u: int, v: int, cost: FloatArray, *, once: bool) -> None:
+    def _add_edge(self, u: int, v: int, costs: PairCosts, *, once: bool) -> None:
         if u > v:
-            u, v, cost = v, u, cost.T
-        edge = self.edges.get((u, v))
-        if edge is None:
-            edge = self.edges[u, v] = LayerEdge(np.zeros(cost.shape), np.zeros(cost.shape))
+            u, v, costs = v, u, costs.transposed()
+        edge = self.edges.setdefault((u, v), LayerEdge())
         if once:
-            edge.once_s = edge.once_s + cost
+            edge.once_s = costs if edge.once_s is None else edge.once_s.plus(costs)
         else:
-            edge.micro_s = edge.micro_s + cost
+            edge.micro_s = costs if edge.micro_s is None else edge.micro_s.plus(costs)
 
     def add_state_returns(self) -> None:
         """The new state goes back to the layout that the state is stored in, once per step."""
@@ -254,8 +253,8 @@ class _Builder:
                 target = self.variables[held.variable]
                 target.once_s = target.once_s + matrix[held.index, wanted.index]
             elif matrix.any():
-                full = matrix[np.ix_(held.index, wanted.index)]
-                self._add_edge(held.variable, wanted.variable, full, once=True)
+                pairs = PairCosts(matrix, held.index, wanted.index)
+                self._add_edge(held.variable, wanted.variable, pairs, once=True)
 
     def add_memory(self) -> None:
         """Bytes of inputs, gradient accumulators and saved activations, charged to the variables that split them."""

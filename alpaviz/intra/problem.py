@@ -14,19 +14,32 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from alpaviz.intra.pair_costs import PairCosts
+
 FloatArray = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Edge:
-    """Cost between two variables. `cost` is (candidates of u, candidates of v), in the objective's unit; u != v.
+    """Costs between two variables, u != v, in the objective's unit; `inf` forbids a pair.
 
-    `inf` forbids a pair. At most one edge exists per unordered pair of variables.
+    Args:
+        cost: (candidates of u, candidates of v), as a matrix or with equal rows and columns kept once.
     """
 
     u: int
     v: int
-    cost: FloatArray
+    costs: PairCosts
+
+    def __init__(self, u: int, v: int, cost: FloatArray | PairCosts) -> None:
+        object.__setattr__(self, "u", u)
+        object.__setattr__(self, "v", v)
+        object.__setattr__(self, "costs", cost if isinstance(cost, PairCosts) else PairCosts(cost))
+
+    @property
+    def cost(self) -> FloatArray:
+        """The whole matrix."""
+        return self.costs.expand()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +56,25 @@ class MemoryRow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class MemoryProfile:
+    """Memory over time, for problems with thousands of memory rows: one limit at every time.
+
+    At each time the usages of the variables alive then sum to at most `limit`.
+
+    Attributes:
+        starts: (variables,), first time at which each variable is alive.
+        ends: (variables,), first time at which it is no longer.
+        usage: per variable (candidates,), bytes, never negative.
+        limit: bytes.
+    """
+
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    usage: tuple[FloatArray, ...]
+    limit: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ShardingProblem:
     """Candidates' costs of one stage on one logical mesh.
 
@@ -51,12 +83,14 @@ class ShardingProblem:
         edges: resharding costs between pairs of variables.
         memory: constraints; empty where memory is not limited.
         names: per variable, for messages.
+        profile: memory over time, in addition to the rows of `memory`; None where there is none.
     """
 
     unary: tuple[FloatArray, ...]
     edges: tuple[Edge, ...] = ()
     memory: tuple[MemoryRow, ...] = ()
     names: tuple[str, ...] = ()
+    profile: MemoryProfile | None = None
 
     @property
     def num_variables(self) -> int:
@@ -65,7 +99,7 @@ class ShardingProblem:
     def price(self, choice: tuple[int, ...] | list[int]) -> float:
         """Objective of `choice` (one candidate index per variable), memory not looked at."""
         total = sum(float(cost[k]) for cost, k in zip(self.unary, choice, strict=True))
-        return total + sum(float(edge.cost[choice[edge.u], choice[edge.v]]) for edge in self.edges)
+        return total + sum(edge.costs.at(choice[edge.u], choice[edge.v]) for edge in self.edges)
 
     def measure_memory(self, choice: tuple[int, ...] | list[int]) -> tuple[float, ...]:
         """Bytes of each memory row under `choice`."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from alpaviz.intra.layer_problem import LayerProblem, LayerVariable, VariableKind
 from alpaviz.intra.op_cost import MeshCosts
+from alpaviz.intra.pair_costs import PairCosts
 from alpaviz.intra.problem import Edge, FloatArray, MemoryRow, ShardingProblem
 from alpaviz.intra.structure import ProgramStructure
 from alpaviz.program.program import Program, ValueKind
@@ -166,7 +167,7 @@ class _StageBuilder:
         self.offsets: dict[GroupKey, int] = {}
         self.names: list[str] = []
         self.unary: list[list[FloatArray]] = [[], []]  # per microbatch, per step
-        self.edges: list[dict[tuple[int, int], FloatArray]] = [{}, {}]
+        self.edges: list[dict[tuple[int, int], PairCosts]] = [{}, {}]
         self.bytes: list[list[FloatArray]] = [[], [], [], []]  # parameters, optimizer, gradients, activations
         self.allowed: list[FloatArray | None] = []
 
@@ -190,8 +191,9 @@ class _StageBuilder:
                 mask[list(allowed[position])] = 0.0
             self.allowed.append(mask)
         for (u, v), edge in problem.edges.items():
-            self._add_edge(0, offset + u, offset + v, edge.micro_s * count)
-            self._add_edge(1, offset + u, offset + v, edge.once_s * count)
+            for step_part, costs in enumerate((edge.micro_s, edge.once_s)):
+                if costs is not None:
+                    self._add_edge(step_part, offset + u, offset + v, costs.times(count))
 
     def _name(self, layer_class: int, variable: LayerVariable) -> str:
         instance = self.structure.instances[self.structure.representatives[layer_class]]
@@ -199,13 +201,11 @@ class _StageBuilder:
             return self.program.ops[instance.ops[variable.target]].name
         return self.program.values[instance.values[variable.target]].name
 
-    def _add_edge(self, part: int, u: int, v: int, cost: FloatArray) -> None:
-        if not cost.any():
-            return
+    def _add_edge(self, part: int, u: int, v: int, costs: PairCosts) -> None:
         if u > v:
-            u, v, cost = v, u, cost.T
+            u, v, costs = v, u, costs.transposed()
         edges = self.edges[part]
-        edges[u, v] = edges[u, v] + cost if (u, v) in edges else cost
+        edges[u, v] = edges[u, v].plus(costs) if (u, v) in edges else costs
 
     def add_link(self, producer: GroupKey, made: int, reader: GroupKey, number: int, count: int) -> None:
         held = self.problems[producer[0]].tracks[made]
@@ -216,13 +216,13 @@ class _StageBuilder:
         instance = self.structure.instances[self.structure.representatives[reader[0]]]
         value = self.program.values[instance.values[number]]
         wanted = problem.variables[boundary].specs
-        matrix = self.costs.price_reshardings(value, held.specs, wanted)[held.index, :] * count
+        matrix = self.costs.price_reshardings(value, held.specs, wanted) * count
         part = 1 if number in problem.boundary_once else 0
         u, v = self.offsets[producer] + held.variable, self.offsets[reader] + boundary
         if u == v:
-            self.unary[part][u] = self.unary[part][u] + np.diagonal(matrix)
-        else:
-            self._add_edge(part, u, v, matrix)
+            self.unary[part][u] = self.unary[part][u] + matrix[held.index, np.arange(len(wanted))]
+        elif matrix.any():
+            self._add_edge(part, u, v, PairCosts(matrix, held.index))
 
     def add_copy(self, key: GroupKey, number: int, count: int) -> None:
         problem = self.problems[key[0]]
@@ -237,23 +237,23 @@ class _StageBuilder:
         names = tuple(self.names)
         parts = []
         for part in (0, 1):
-            edges = tuple(Edge(u, v, cost) for (u, v), cost in self.edges[part].items())
+            edges = tuple(Edge(u, v, costs) for (u, v), costs in self.edges[part].items())
             parts.append(ShardingProblem(tuple(self.unary[part]), edges, (), names))
         unary = []
         for micro, once, mask in zip(*self.unary, self.allowed, strict=True):
             total = micro + once / num_microbatches
             unary.append(total if mask is None else total + mask)
         merged = dict(self.edges[0])
-        for key, cost in self.edges[1].items():
-            share = cost / num_microbatches
-            merged[key] = merged[key] + share if key in merged else share
+        for key, costs in self.edges[1].items():
+            share = costs.times(1.0 / num_microbatches)
+            merged[key] = merged[key].plus(share) if key in merged else share
         memory: tuple[MemoryRow, ...] = ()
         if np.isfinite(memory_limit):
             usage = tuple(p + o + g + in_flight * a for p, o, g, a in zip(*self.bytes, strict=True))
             used = tuple(i for i, u in enumerate(usage) if u.any())
             memory = (MemoryRow("device memory", used, tuple(usage[i] for i in used), memory_limit),)
         problem = ShardingProblem(
-            tuple(unary), tuple(Edge(u, v, cost) for (u, v), cost in sorted(merged.items())), memory, names
+            tuple(unary), tuple(Edge(u, v, merged[u, v]) for u, v in sorted(merged)), memory, names
         )
         parameters, optimizer, gradients, activations = (tuple(part) for part in self.bytes)
         return StageProblem(problem, self.offsets, parts[0], parts[1], parameters, optimizer, gradients, activations)

@@ -63,7 +63,9 @@ def _weigh_rows(
         for v, usage in zip(problem.memory[r].variables, problem.memory[r].usage, strict=True):
             unary[v] = unary[v] + weight * usage
     edges = tuple(
-        Edge(e.u, e.v, np.where(np.isfinite(e.cost), 0.0, np.inf)) for e in problem.edges if np.isinf(e.cost).any()
+        Edge(e.u, e.v, e.costs.replaced(np.where(np.isfinite(e.costs.table), 0.0, np.inf)))
+        for e in problem.edges
+        if np.isinf(e.costs.table).any()
     )
     network = build_network(replace(problem, unary=tuple(unary), edges=edges, memory=()))
     if network is None:

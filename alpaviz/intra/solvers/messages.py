@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from alpaviz.intra.pair_costs import PairCosts
 from alpaviz.intra.problem import Edge, FloatArray
 from alpaviz.intra.solvers.network import IntArray, Network
 
@@ -30,6 +31,19 @@ class _Ahead:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Classed:
+    """An edge to a neighbour ahead whose equal rows and columns are kept once."""
+
+    row: int  # of the variable's inbox
+    table: FloatArray  # (row classes, column classes)
+    order: IntArray  # the variable's candidates by row class
+    starts: IntArray  # (row classes,), where each begins in `order`
+    columns: IntArray  # column class of each of the neighbour's candidates
+    target: slice  # of the flat message array
+    neighbour: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Stop:
     """What a sweep needs at one variable."""
 
@@ -39,6 +53,7 @@ class _Stop:
     share: float
     left: float
     ahead: _Ahead | None
+    classed: tuple[_Classed, ...]
     forced: FloatArray  # view, (candidates,)
 
 
@@ -120,6 +135,12 @@ class MessagePassing:
                 due[ahead.variables] += stop.share * least
                 in_flight += len(ahead.variables) * stop.share * least
                 messages[ahead.target] = np.minimum.reduce(spread.take(ahead.sender, axis=1) + ahead.cost, axis=0)
+            for edge in stop.classed:
+                line = (stop.share * belief - stop.inbox[edge.row])[edge.order]
+                due[edge.neighbour] += stop.share * least
+                in_flight += stop.share * least
+                of_class = np.minimum.reduceat(line, edge.starts)
+                messages[edge.target] = np.minimum.reduce(of_class[:, None] + edge.table, axis=0)[edge.columns]
             part = stop.left * least
             parts[stop.variable] = part
             behind += part
@@ -148,10 +169,10 @@ class MessagePassing:
             least = float(belief.min()) * stop.left
             constant += least
             unary[offsets[v] : offsets[v + 1]] = np.maximum(stop.left * belief - least, 0.0)
-            for i, (w, cost) in enumerate(self._neighbours[v]):
+            for i, (w, costs) in enumerate(self._neighbours[v]):
                 if self._place[w] < self._place[v]:
                     sent = self._inboxes[w][self._rows[w][v]]
-                    left = cost.T + (stop.share * belief - stop.inbox[i])[:, None] - sent
+                    left = costs.expand().T + (stop.share * belief - stop.inbox[i])[:, None] - sent
                     edges.append(Edge(v, w, np.maximum(left, 0.0)))
         return replace(network, unary=unary, edges=tuple(edges)), constant
 
@@ -165,8 +186,8 @@ class MessagePassing:
         for stop in self._stops[is_forward]:
             v = stop.variable
             cost = stop.unary.copy()
-            for (w, matrix), message in zip(self._neighbours[v], stop.inbox, strict=True):
-                cost += matrix[choice[w]] if done[w] else message
+            for (w, costs), message in zip(self._neighbours[v], stop.inbox, strict=True):
+                cost += costs.row(int(choice[w])) if done[w] else message
             choice[v] = int(cost.argmin())
             done[v] = True
         return choice
@@ -177,6 +198,7 @@ class MessagePassing:
         ahead = [i for i, (w, _) in enumerate(neighbours) if (place[w] > place[v]) == is_forward]
         share = 1.0 / max(len(ahead), len(neighbours) - len(ahead))
         candidates = slice(int(network.offsets[v]), int(network.offsets[v + 1]))
+        whole = [i for i in ahead if neighbours[i][1].rows is None and neighbours[i][1].columns is None]
         return _Stop(
             variable=v,
             unary=self._unary[candidates],
@@ -184,7 +206,8 @@ class MessagePassing:
             share=share,
             # Rounding must not leave a crumb (of either sign) where everything is handed on.
             left=0.0 if len(ahead) * 2 >= len(neighbours) else 1.0 - len(ahead) * share,
-            ahead=self._gather_ahead(v, ahead) if ahead else None,
+            ahead=self._gather_ahead(v, whole) if whole else None,
+            classed=tuple(self._gather_classed(v, i) for i in ahead if i not in whole),
             forced=self.forced[candidates],
         )
 
@@ -192,12 +215,30 @@ class MessagePassing:
         sizes = self.network.sizes
         targets = [self._neighbours[v][i][0] for i in rows]
         return _Ahead(
-            cost=np.ascontiguousarray(np.concatenate([self._neighbours[v][i][1].T for i in rows], axis=1)),
+            cost=np.ascontiguousarray(np.concatenate([self._neighbours[v][i][1].table.T for i in rows], axis=1)),
             sender=np.repeat(np.array(rows), [int(sizes[w]) for w in targets]),
             target=np.concatenate(
                 [self._starts[w] + self._rows[w][v] * sizes[w] + np.arange(sizes[w]) for w in targets]
             ).astype(np.int64),
             variables=np.array(targets, dtype=np.int64),
+        )
+
+    def _gather_classed(self, v: int, i: int) -> _Classed:
+        w, costs = self._neighbours[v][i]
+        columns, rows = costs.rows, costs.columns  # kept with the neighbour's candidates first
+        height = costs.table.shape[1]
+        if rows is None:
+            rows = np.arange(height)
+        order = np.argsort(rows, kind="stable")
+        start = int(self._starts[w] + self._rows[w][v] * self.network.sizes[w])
+        return _Classed(
+            row=i,
+            table=np.ascontiguousarray(costs.table.T),
+            order=order,
+            starts=np.searchsorted(rows[order], np.arange(height)),
+            columns=np.arange(costs.table.shape[0]) if columns is None else columns,
+            target=slice(start, start + int(self.network.sizes[w])),
+            neighbour=w,
         )
 
     def _settle_alone(self) -> float:
@@ -214,14 +255,14 @@ class MessagePassing:
         return self.network.kept[self.network.offsets[v] : self.network.offsets[v + 1]]
 
 
-def _list_neighbours(network: Network, order: IntArray) -> list[list[tuple[int, FloatArray]]]:
-    """Per variable its (neighbour, cost with the neighbour's candidates first), in sweep order."""
+def _list_neighbours(network: Network, order: IntArray) -> list[list[tuple[int, PairCosts]]]:
+    """Per variable its (neighbour, costs with the neighbour's candidates first), in sweep order."""
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    neighbours: list[list[tuple[int, FloatArray]]] = [[] for _ in range(network.num_variables)]
+    neighbours: list[list[tuple[int, PairCosts]]] = [[] for _ in range(network.num_variables)]
     for e in network.edges:
-        neighbours[e.u].append((e.v, np.ascontiguousarray(e.cost.T)))
-        neighbours[e.v].append((e.u, np.ascontiguousarray(e.cost)))
+        neighbours[e.u].append((e.v, e.costs.transposed()))
+        neighbours[e.v].append((e.u, e.costs))
     for found in neighbours:
         found.sort(key=lambda item: int(place[item[0]]))
     return neighbours

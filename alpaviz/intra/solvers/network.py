@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alpaviz.errors import SolverError
+from alpaviz.intra.pair_costs import PairCosts
 from alpaviz.intra.problem import Edge, FloatArray, ShardingProblem
 
 IntArray = npt.NDArray[np.int64]
@@ -51,10 +52,15 @@ class Network:
     def num_variables(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def num_pairs(self) -> int:
+        """Entries of all edges' whole matrices."""
+        return sum(e.costs.size for e in self.edges)
+
     def price(self, choice: IntArray) -> float:
         """Cost of `choice` (one index per variable, among the candidates left)."""
         total = float(self.unary[self.offsets[:-1] + choice].sum())
-        return total + sum(float(e.cost[choice[e.u], choice[e.v]]) for e in self.edges)
+        return total + sum(e.costs.at(int(choice[e.u]), int(choice[e.v])) for e in self.edges)
 
     def measure_memory(self, choice: IntArray) -> FloatArray:
         return np.asarray(self.usage[:, self.offsets[:-1] + choice].sum(axis=1), dtype=np.float64)
@@ -86,11 +92,11 @@ def build_network(problem: ShardingProblem) -> Network | None:
         return None
     unary = [np.asarray(cost, dtype=np.float64)[mask] for cost, mask in zip(problem.unary, masks, strict=True)]
     edges = _merge_edges(problem, masks)
-    low = sum(float(cost.min()) for cost in unary) + sum(_least(e.cost) for e in edges)
-    high = sum(float(cost.max()) for cost in unary) + sum(_most(e.cost) for e in edges)
+    low = sum(float(cost.min()) for cost in unary) + sum(_least(e.costs.table) for e in edges)
+    high = sum(float(cost.max()) for cost in unary) + sum(_most(e.costs.table) for e in edges)
     # Any stand-in for inf adds at least this to a choice, so that it lands above `high`, the ceiling.
     penalty = 1.5 * (high - low) + max(1e-3 * abs(high), 1e-12)
-    edges = [Edge(e.u, e.v, np.where(np.isfinite(e.cost), e.cost, _most(e.cost) + penalty)) for e in edges]
+    edges = [Edge(e.u, e.v, _make_finite(e.costs, penalty)) for e in edges]
     usage, limits = _lay_out_memory(problem, masks)
     return Network(
         unary=np.concatenate(unary) if unary else np.zeros(0),
@@ -114,7 +120,9 @@ def keep_candidates(network: Network, keep: BoolArray) -> Network | None:
     rows = [np.flatnonzero(keep[a:b]) for a, b in zip(starts, ends, strict=True)]
     whole = counts == network.sizes
     edges = tuple(
-        e if whole[e.u] and whole[e.v] else Edge(e.u, e.v, np.ascontiguousarray(e.cost[np.ix_(rows[e.u], rows[e.v])]))
+        e
+        if whole[e.u] and whole[e.v]
+        else Edge(e.u, e.v, e.costs.take(None if whole[e.u] else rows[e.u], None if whole[e.v] else rows[e.v]).tight())
         for e in network.edges
     )
     return Network(
@@ -139,9 +147,9 @@ def _check(problem: ShardingProblem) -> None:
         where = f"edge {_name(problem, e.u)} - {_name(problem, e.v)}"
         if e.u == e.v:
             raise SolverError(f"{where}: joins a variable to itself; add the diagonal to its unary cost")
-        if e.cost.shape != (sizes[e.u], sizes[e.v]):
-            raise SolverError(f"{where}: cost has shape {e.cost.shape}, should be {(sizes[e.u], sizes[e.v])}")
-        if np.isnan(e.cost).any() or np.isneginf(e.cost).any():
+        if e.costs.shape != (sizes[e.u], sizes[e.v]):
+            raise SolverError(f"{where}: cost has shape {e.costs.shape}, should be {(sizes[e.u], sizes[e.v])}")
+        if np.isnan(e.costs.table).any() or np.isneginf(e.costs.table).any():
             raise SolverError(f"{where}: a cost is NaN or -inf; use finite costs, or inf to forbid")
     for row in problem.memory:
         for v, usage in zip(row.variables, row.usage, strict=True):
@@ -159,7 +167,7 @@ def _name(problem: ShardingProblem, v: int) -> str:
 def _find_legal(problem: ShardingProblem) -> list[BoolArray]:
     """Candidates that are not forbidden themselves and have a legal partner over every edge."""
     masks: list[BoolArray] = [np.isfinite(cost) for cost in problem.unary]
-    barred = [(e.u, e.v, np.isfinite(e.cost)) for e in problem.edges if not np.isfinite(e.cost).all()]
+    barred = [(e.u, e.v, np.isfinite(e.cost)) for e in problem.edges if not np.isfinite(e.costs.table).all()]
     changed = True
     while changed:
         changed = False
@@ -173,12 +181,19 @@ def _find_legal(problem: ShardingProblem) -> list[BoolArray]:
 
 def _merge_edges(problem: ShardingProblem, masks: list[BoolArray]) -> list[Edge]:
     """Edges over the legal candidates, u < v, one per pair of variables, none that costs nothing."""
-    merged: dict[tuple[int, int], FloatArray] = {}
+    merged: dict[tuple[int, int], PairCosts] = {}
+    rows = [None if mask.all() else np.flatnonzero(mask) for mask in masks]
     for e in problem.edges:
-        cost = np.asarray(e.cost, dtype=np.float64)[np.ix_(masks[e.u], masks[e.v])]
-        key, cost = ((e.u, e.v), cost) if e.u < e.v else ((e.v, e.u), cost.T)
-        merged[key] = merged[key] + cost if key in merged else np.ascontiguousarray(cost)
-    return [Edge(u, v, cost) for (u, v), cost in sorted(merged.items(), key=lambda item: item[0]) if cost.any()]
+        costs = e.costs if rows[e.u] is None and rows[e.v] is None else e.costs.take(rows[e.u], rows[e.v])
+        key, costs = ((e.u, e.v), costs) if e.u < e.v else ((e.v, e.u), costs.transposed())
+        merged[key] = merged[key].plus(costs) if key in merged else costs
+    tight = ((key, costs.tight()) for key, costs in sorted(merged.items(), key=lambda item: item[0]))
+    return [Edge(u, v, costs) for (u, v), costs in tight if costs.table.any()]
+
+
+def _make_finite(costs: PairCosts, penalty: float) -> PairCosts:
+    table = np.asarray(costs.table, dtype=np.float64)
+    return costs.replaced(np.where(np.isfinite(table), table, _most(table) + penalty))
 
 
 def _least(cost: FloatArray) -> float:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpaviz.intra.problem import FloatArray
+from alpaviz.intra.pair_costs import PairCosts
+from alpaviz.intra.problem import Edge, FloatArray
 from alpaviz.intra.solvers.network import BoolArray, IntArray, Network
 
 _MOVES_TRIED = 50
 _SLACK = 1e-12
 """Share of a memory limit that rounding may exceed."""
+_MOST_PAIRS = 1_000_000
+"""Edges with more pairs are not moved along while memory is watched."""
 
 
 class Assignment:
@@ -21,14 +24,14 @@ class Assignment:
         self._starts = network.offsets[:-1]
         self._sizes = network.sizes
         self._owner = np.repeat(np.arange(network.num_variables), self._sizes)
-        self._touching: list[list[tuple[int, FloatArray]]] = [[] for _ in range(network.num_variables)]
+        self._touching: list[list[tuple[int, PairCosts]]] = [[] for _ in range(network.num_variables)]
         self._unary = network.unary if unary is None else unary
         self.given = self._unary.copy()
         for e in network.edges:
-            self._touching[e.u].append((e.v, e.cost))
-            self._touching[e.v].append((e.u, e.cost.T))
-            self._at(e.u)[:] += e.cost[:, choice[e.v]]
-            self._at(e.v)[:] += e.cost[choice[e.u]]
+            self._touching[e.u].append((e.v, e.costs))
+            self._touching[e.v].append((e.u, e.costs.transposed()))
+            self._at(e.u)[:] += e.costs.column(int(choice[e.v]))
+            self._at(e.v)[:] += e.costs.row(int(choice[e.u]))
         self.memory = network.measure_memory(choice)
         self._least_change = 1e-13 * max(1e-300, float(np.abs(self.given[self.current]).sum()))
 
@@ -40,7 +43,7 @@ class Assignment:
     def price(self) -> float:
         """Cost of the choice, from the unary costs given at the start."""
         return float(self._unary[self.current].sum()) + sum(
-            float(e.cost[self.choice[e.u], self.choice[e.v]]) for e in self.network.edges
+            e.costs.at(int(self.choice[e.u]), int(self.choice[e.v])) for e in self.network.edges
         )
 
     def is_legal(self) -> bool:
@@ -49,8 +52,8 @@ class Assignment:
     def move(self, v: int, k: int) -> None:
         """Give variable `v` its candidate `k`."""
         old = int(self.choice[v])
-        for w, cost in self._touching[v]:
-            self._at(w)[:] += cost[k] - cost[old]
+        for w, costs in self._touching[v]:
+            self._at(w)[:] += costs.row(k) - costs.row(old)
         start = int(self._starts[v])
         self.memory += self.network.usage[:, start + k] - self.network.usage[:, start + old]
         self.choice[v] = k
@@ -124,18 +127,23 @@ class Assignment:
             if self._sizes[e.u] == 1 or self._sizes[e.v] == 1:
                 continue
             a, b = int(self.choice[e.u]), int(self.choice[e.v])
-            at_u, at_v = self._at(e.u) - e.cost[:, b], self._at(e.v) - e.cost[a]
-            joint = e.cost + at_u[:, None] + at_v
-            now = joint[a, b]
-            if legally and len(self.memory):
-                joint = np.where(self._fits_pair(e.u, e.v), joint, np.inf)
-            best = int(joint.argmin())
-            if joint.flat[best] < now - self._least_change:
-                i, j = divmod(best, joint.shape[1])
+            at_u, at_v = self._at(e.u) - e.costs.column(b), self._at(e.v) - e.costs.row(a)
+            now = e.costs.at(a, b) + float(at_u[a] + at_v[b])
+            is_limited = legally and len(self.memory) > 0
+            if is_limited and e.costs.size > _MOST_PAIRS:
+                continue
+            least, i, j = self._find_best_pair(e, at_u, at_v) if is_limited else find_least_pair(e.costs, at_u, at_v)
+            if least < now - self._least_change:
                 self.move(e.u, i)
                 self.move(e.v, j)
                 moved = True
         return moved
+
+    def _find_best_pair(self, e: Edge, at_u: FloatArray, at_v: FloatArray) -> tuple[float, int, int]:
+        """The same as `find_least_pair` among pairs that keep the limits; no such pair costs inf."""
+        joint = np.where(self._fits_pair(e.u, e.v), e.cost + at_u[:, None] + at_v, np.inf)
+        best = int(joint.argmin())
+        return float(joint.flat[best]), *divmod(best, joint.shape[1])
 
     def _fits_pair(self, u: int, v: int) -> BoolArray:
         usage = self.network.usage
@@ -145,3 +153,28 @@ class Assignment:
         at_v = usage[:, self._starts[v] : self._starts[v] + self._sizes[v]]
         room = (self.network.limits * (1.0 + _SLACK) - rest)[:, None, None]
         return np.asarray((at_u[:, :, None] + at_v[:, None, :] <= room).all(axis=0))
+
+
+def find_least_pair(costs: PairCosts, at_u: FloatArray, at_v: FloatArray) -> tuple[float, int, int]:
+    """Least of `costs[i, j] + at_u[i] + at_v[j]`, and where it is."""
+    height, width = costs.table.shape
+    of_row, of_column = _least_of_class(costs.rows, at_u, height), _least_of_class(costs.columns, at_v, width)
+    joint = costs.table + of_row[:, None] + of_column
+    best = int(joint.argmin())
+    row, column = divmod(best, joint.shape[1])
+    return float(joint.flat[best]), _first_least(costs.rows, at_u, row), _first_least(costs.columns, at_v, column)
+
+
+def _least_of_class(classes: IntArray | None, values: FloatArray, count: int) -> FloatArray:
+    if classes is None:
+        return values
+    least = np.full(count, np.inf)
+    np.minimum.at(least, classes, values)
+    return least
+
+
+def _first_least(classes: IntArray | None, values: FloatArray, wanted: int) -> int:
+    if classes is None:
+        return wanted
+    members = np.flatnonzero(classes == wanted)
+    return int(members[values[members].argmin()])

@@ -90,7 +90,7 @@ def _solve_exactly(
 
 def _solve_many_rows(network: Network, watch: Watch, tolerance: float, warm_start: tuple[int, ...] | None) -> _Answer:
     """Many memory rows make most candidates fractional and prices slow to find: the integer programme goes first."""
-    pairs = sum(e.cost.size for e in network.edges)
+    pairs = network.num_pairs
     if pairs <= _PAIRS_TO_START_WITH:
         try:
             return _note(
@@ -107,7 +107,7 @@ def _close_by_integers(answer: _Answer, result: ExactResult, watch: Watch) -> _A
     """What the integer programme makes of the network that the exact method left open, where that is small."""
     network = result.open_network
     assert network is not None, "only an open gap is closed"
-    pairs = sum(e.cost.size for e in network.edges)
+    pairs = network.num_pairs
     if pairs > _PAIRS_TO_CLOSE:
         return _note(answer, f"left open: {pairs} pairs are too many for the integer solver to close the gap soon")
     try:

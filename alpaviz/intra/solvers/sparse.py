@@ -17,6 +17,9 @@ from alpaviz.intra.solvers.messages import MessagePassing
 from alpaviz.intra.solvers.network import IntArray, Network
 from alpaviz.intra.solvers.watch import Watch
 
+_MOST_PAIRS = 10_000_000
+"""Sparse tables hold every edge as a whole matrix; larger networks have to be pruned first."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseTable:
@@ -121,6 +124,8 @@ class TreeGrower:
     def attempt(self, target: float, most_rows: int, watch: Watch) -> GrownTree | None:
         """A tree with the optimum, or an empty one that reaches `target`; None where tables grow too large."""
         assert self._plan is not None, "a plan without a limit is always found"
+        if self._messages.network.num_pairs > _MOST_PAIRS:
+            return None
         costs, constant = self._messages.reparametrise()
         while not watch.is_over():
             within = target if self._share >= 1.0 else constant + self._share * (target - constant)
