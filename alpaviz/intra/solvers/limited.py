@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alpaviz.intra.solvers.dominance import drop_dominated
 from alpaviz.intra.solvers.enumeration import THOROUGH, enumerate_legal
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.lagrange import price_memory
@@ -17,7 +18,9 @@ def close_limited_gap(
     Returns a bound on every legal choice, and the network that a better choice must be in: None once there is none.
     The bound stays below `incumbent.target` where time or table sizes leave a gap; then `incumbent` may be empty.
     """
-    pricing = price_memory(network, incumbent, watch, start)
+    left = drop_dominated(network, with_memory=True)
+    named = left.find_choice(network.name_choice(start))
+    pricing = price_memory(network if named is None else left, incumbent, watch, start if named is None else named)
     bound = min(pricing.bound, incumbent.target)
     if bound < incumbent.target and not watch.is_over():
         found = enumerate_legal(pricing.network, pricing.messages, pricing.multipliers, incumbent, watch, THOROUGH)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from alpaviz.intra.problem import FloatArray
+from alpaviz.intra.solvers.dominance import drop_dominated
 from alpaviz.intra.solvers.elimination import eliminate, plan_elimination
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.messages import MessagePassing
@@ -38,7 +39,7 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
     if parent is not None:
         messages.copy_messages(parent)
     grower = TreeGrower(messages)
-    entries, proven, sweeps = _FIRST_ENTRIES, -np.inf, 0
+    entries, proven, sweeps, least = _FIRST_ENTRIES, -np.inf, 0, len(network.unary)
     while True:
         stalled = _run_round(messages, network, incumbent, watch)
         sweeps += _SWEEPS_A_ROUND
@@ -54,6 +55,9 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
         if pruned is None:
             return incumbent.target
         stalled = stalled and sweeps >= _SWEEPS_BEFORE_GIVING_UP
+        if stalled or len(pruned.unary) < 0.6 * least:
+            pruned = drop_dominated(pruned, with_memory=False)
+            least = len(pruned.unary)
         plan = plan_elimination(pruned, _ENTRIES_BEFORE_BRANCHING if stalled else entries)
         if plan is not None and plan.largest <= _LARGEST_TABLE:
             solved = eliminate(pruned, plan, watch=watch)
