@@ -13,12 +13,13 @@ import numpy as np
 
 from alpaviz.errors import SolveCancelledError
 from alpaviz.intra.problem import FloatArray, ShardingProblem, ShardingSolution
+from alpaviz.intra.solvers.dominance import drop_dominated
 from alpaviz.intra.solvers.elimination import complete_buckets, eliminate, find_min_marginals, plan_elimination
 from alpaviz.intra.solvers.exact import solve_exact
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.messages import MessagePassing
 from alpaviz.intra.solvers.network import BoolArray, IntArray, Network, build_network, keep_candidates
-from alpaviz.intra.solvers.pairwise import close_gap
+from alpaviz.intra.solvers.pairwise import close_gap, where_kept
 from alpaviz.intra.solvers.search import Assignment
 from alpaviz.intra.solvers.watch import Watch
 
@@ -117,14 +118,38 @@ def _find_values(network: Network, start: IntArray, wanted: list[int], watch: Wa
         messages.run(1)
         _stop_if(watch)
     values, bounds = np.full(len(network.unary), np.inf), messages.forced.copy()
+    unbeaten = np.zeros(len(network.unary), dtype=np.bool_)
+    unbeaten[where_kept(network, drop_dominated(network, with_memory=has_limits))] = True
+    unbeaten[network.offsets[:-1] + start] = True
     for v in wanted:
+        candidates = slice(int(network.offsets[v]), int(network.offsets[v + 1]))
+        around, hints = _keep_all_of(network, v, unbeaten, messages)
+        near = around.find_choice(network.name_choice(start))
+        assert near is not None, "the solution is kept"
         for k in range(int(network.sizes[v])):
             if watch.is_over():
                 break
-            at = network.offsets[v] + k
-            values[at], bounds[at] = _force(network, v, k, start, messages, watch)
+            at = candidates.start + k
+            values[at], bounds[at] = _force(around, v, k, near, hints, watch)
             _stop_if(watch)
     return values, bounds
+
+
+def _keep_all_of(
+    network: Network, v: int, unbeaten: BoolArray, messages: MessagePassing
+) -> tuple[Network, MessagePassing]:
+    """`network` with every candidate of `v` but only the unbeaten ones of the others, and its messages.
+
+    Whatever `v` takes, one that beats another does so still.
+    """
+    keep = unbeaten.copy()
+    keep[network.offsets[v] : network.offsets[v + 1]] = True
+    around = keep_candidates(network, keep)
+    assert around is not None, "a candidate of each variable is unbeaten"
+    hints = MessagePassing(around)
+    hints.copy_messages(messages)
+    hints.run(2)
+    return around, hints
 
 
 def _force(
@@ -165,6 +190,9 @@ def _force_freely(
     if pruned is None:
         return incumbent, incumbent.objective
     plan = plan_elimination(pruned, _FORCED_ENTRIES)
+    if plan is None:
+        pruned = drop_dominated(pruned, with_memory=False)
+        plan = plan_elimination(pruned, _FORCED_ENTRIES)
     solved = None if plan is None else eliminate(pruned, plan, watch=watch)
     if solved is not None:
         incumbent.offer(pruned, solved[1])

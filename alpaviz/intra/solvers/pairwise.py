@@ -110,7 +110,7 @@ def _branch(
     """Bound after solving `pruned` once per candidate of one variable, the most promising candidate first."""
     shrunk = MessagePassing(pruned)
     shrunk.copy_messages(messages)
-    forced = messages.forced[np.isin(np.arange(len(network.unary)), _where_kept(network, pruned))]
+    forced = messages.forced[np.isin(np.arange(len(network.unary)), where_kept(network, pruned))]
     variable = _pick_branching(pruned, forced)
     start, end = int(pruned.offsets[variable]), int(pruned.offsets[variable + 1])
     bound = incumbent.target
@@ -130,7 +130,7 @@ def _branch(
     return bound
 
 
-def _where_kept(network: Network, pruned: Network) -> IntArray:
+def where_kept(network: Network, pruned: Network) -> IntArray:
     """Flat indices in `network` of the candidates that `pruned` keeps."""
     found = [
         network.offsets[v]
