@@ -16,7 +16,7 @@ from alpaviz.program.program import Accumulation, Op, Program, Role, Value, Valu
 from alpaviz.program.results import warn_of_last_results
 from alpaviz.program.roles import MarkedStep
 from alpaviz.program.rule import ShardingRule
-from alpaviz.program.rules import make_rule, sign_equation
+from alpaviz.program.rules import OpSignature, make_rule, sign_equation
 
 
 def assemble_program(
@@ -83,10 +83,33 @@ class _ValueTable:
         return number
 
 
+class _RuleTable:
+    """Rules of the equations of one program: made once per signature, and one object for equal ones."""
+
+    def __init__(self) -> None:
+        self._of_signature: dict[Any, ShardingRule] = {}
+        self._distinct: dict[ShardingRule, ShardingRule] = {}
+
+    def find(self, eqn: Any) -> ShardingRule:
+        signature = sign_equation(eqn)
+        key = (signature.primitive, signature.operand_shapes, signature.result_shapes, *signature.params.items())
+        try:
+            rule = self._of_signature.get(key)
+        except TypeError:  # a parameter that has no hash
+            return self._make(signature)
+        if rule is None:
+            rule = self._of_signature[key] = self._make(signature)
+        return rule
+
+    def _make(self, signature: OpSignature) -> ShardingRule:
+        made = make_rule(signature)
+        return self._distinct.setdefault(made, made)
+
+
 def _make_ops(ordered: Sequence[PlacedEquation], table: _ValueTable) -> list[Op]:
     ops: list[Op] = []
     counters: Counter[str] = Counter()
-    interned: dict[ShardingRule, ShardingRule] = {}
+    rules = _RuleTable()
     for number, item in enumerate(ordered):
         eqn = item.eqn
         prefix = "" if item.role is Role.FORWARD else f"{item.role.value}/"
@@ -101,8 +124,7 @@ def _make_ops(ordered: Sequence[PlacedEquation], table: _ValueTable) -> list[Op]
         )
         source = internals.read_source_line(eqn)
         try:
-            made = make_rule(sign_equation(eqn))
-            rule = interned.setdefault(made, made)
+            rule = rules.find(eqn)
         except ShardingRuleError as error:
             raise ShardingRuleError(f"{source or name}: {error}") from None
         ops.append(

@@ -267,6 +267,8 @@ def _copy_constants(
         return copies[(v, role, layer)]
 
     for item in placed:
-        operands = [copy(v, item.role, item.layer) for v in item.eqn.invars]
-        result.append(replace(item, eqn=item.eqn.replace(invars=operands)))
+        if any(v in makers for v in _inputs(item.eqn)):
+            operands = [copy(v, item.role, item.layer) for v in item.eqn.invars]
+            item = replace(item, eqn=item.eqn.replace(invars=operands))
+        result.append(item)
     return result, [copy(v, Role.UPDATE, SHARED_LAYER) for v in outvars]

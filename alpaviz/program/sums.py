@@ -23,6 +23,8 @@ def mark_sum(leaf: Any, *, of_batch: bool = False) -> Any:
 
 def scale_sums(closed: Any, num_microbatches: int, batch_vars: set[Any]) -> Any:
     """`closed` with each mark replaced by a product with the number of microbatches, or by nothing."""
+    if not any(eqn.primitive is SUM for eqn in closed.jaxpr.eqns):
+        return closed
     from_batch = set(batch_vars)
     alias: dict[Any, Any] = {}
     eqns = []

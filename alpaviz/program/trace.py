@@ -18,6 +18,7 @@ from alpaviz.program import jax_internals as internals
 from alpaviz.program.assemble import assemble_program
 from alpaviz.program.batch_axes import list_batch_axes, slice_shapes
 from alpaviz.program.branches import select_branches
+from alpaviz.program.collector import paused_collector
 from alpaviz.program.flatten import inline_calls
 from alpaviz.program.gradient import EXIT
 from alpaviz.program.layer_scans import UnstackedStep, unstack_layers
@@ -133,9 +134,10 @@ def _check_call(step: Callable[..., Any], num_batch: int) -> None:
 
 def retrace(recipe: TraceRecipe) -> Program:
     """The program of `recipe`. A step without a gradient marker gets one microbatch, with a warning."""
-    program = _trace_once(recipe, recipe.num_microbatches)
-    if not program.has_gradient_marker and recipe.num_microbatches > 1:
-        program = _trace_once(recipe, 1)
+    with paused_collector():
+        program = _trace_once(recipe, recipe.num_microbatches)
+        if not program.has_gradient_marker and recipe.num_microbatches > 1:
+            program = _trace_once(recipe, 1)
     return program
 
 
