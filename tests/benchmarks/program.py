@@ -3,14 +3,15 @@
     python -m tests.benchmarks.program [--quick] [--json FILE] [--check]
 
 Prints the seconds to trace GPT-39B written out and scanned, the slope from 6 to 96 layers (microseconds per op), the
-share of FLOP in ops without a sharding rule for every model that ships, and how many structural classes 48 layers of
-GPT make.
+share of FLOP in ops without a sharding rule for every model that ships, how many structural classes 48 layers of GPT
+make, and what a cold trace of GPT-2 small takes beyond JAX's own (each in a fresh process).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -95,6 +96,43 @@ def measure_classes(is_quick: bool) -> list[Figure]:
     return [Figure(f"structural classes of {layers} layers of GPT", classes, "", 3)]
 
 
+_COLD = """
+import time
+import jax
+from alpaviz import program
+from alpaviz.models import make_training_step
+from alpaviz.models.gpt import GPTConfig
+
+config = GPTConfig(hidden=768, num_layers=12, num_heads=12, vocab=50257, seq=1024)
+training = make_training_step(config, batch_size=8)
+is_floor = {is_floor}
+if is_floor:
+    program.value_and_grad = jax.value_and_grad  # the step looks it up when it is called
+start = time.perf_counter()
+if is_floor:
+    jax.make_jaxpr(training.step)(training.state, training.batch)
+else:
+    program.trace_program(training.step, training.state, training.batch)
+print(time.perf_counter() - start)
+"""
+"""Seconds of the first trace in a process: of JAX alone with JAX's own gradient, or of AlpaViz."""
+
+
+def time_cold(*, is_floor: bool) -> float:
+    """Median seconds of three fresh processes, imports and the model's construction left out."""
+    command = [sys.executable, "-c", _COLD.format(is_floor=is_floor)]
+    return float(np.median([float(subprocess.check_output(command, text=True).split()[-1]) for _ in range(3)]))
+
+
+def measure_cold() -> list[Figure]:
+    floor, whole = time_cold(is_floor=True), time_cold(is_floor=False)
+    return [
+        Figure("gpt-2 small, cold: JAX's make_jaxpr alone", floor, "s", None),
+        Figure("gpt-2 small, cold: whole trace", whole, "s", None),
+        Figure("gpt-2 small, cold: beyond JAX, of JAX's", (whole - floor) / floor, "", 0.5),
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small models only")
@@ -104,7 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quick = options.quick
     trace("gpt-tiny")  # imports and JAX's own start are not what is measured
     names = [name for name in MODELS if not quick or name.endswith("tiny")]
-    figures = measure_large(quick) + measure_growth(quick) + measure_understanding(names) + measure_classes(quick)
+    figures = measure_cold() + measure_large(quick) + measure_growth(quick)
+    figures += measure_understanding(names) + measure_classes(quick)
     for figure in figures:
         missed = "" if figure.is_met else ": MISSED"
         target = "" if figure.at_most is None else f"  (at most {figure.at_most:g}{missed})"
