@@ -13,22 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from alpaviz.intra.problem import Edge, FloatArray, MemoryRow, ShardingProblem
+from alpaviz.intra.problem import Edge, FloatArray, MemoryProfile, ShardingProblem
 
 FORBIDDEN = 1e18
 
 
 def read_iopddl(path: Path) -> ShardingProblem:
-    """The problem in a `.json` or `.json.gz` file; one memory row per time at which a larger set of nodes is alive."""
+    """The problem in a `.json` or `.json.gz` file."""
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     content: dict[str, Any] = json.loads(raw)["problem"]
     nodes = content["nodes"]
     unary = tuple(_forbid(np.array(costs, dtype=np.float64)) for costs in nodes["costs"])
-    return ShardingProblem(unary, _read_edges(content["edges"], unary), _read_rows(nodes, content.get("usage_limit")))
+    profile = _read_profile(nodes, content.get("usage_limit"))
+    return ShardingProblem(unary, _read_edges(content["edges"], unary), profile=profile)
 
 
 def _forbid(cost: FloatArray) -> FloatArray:
-    return np.where(cost >= FORBIDDEN, np.inf, cost)
+    cost[cost >= FORBIDDEN] = np.inf
+    return cost
 
 
 def _read_edges(edges: dict[str, Any], unary: tuple[FloatArray, ...]) -> tuple[Edge, ...]:
@@ -41,24 +43,9 @@ def _read_edges(edges: dict[str, Any], unary: tuple[FloatArray, ...]) -> tuple[E
     return tuple(Edge(u, v, cost) for (u, v), cost in merged.items())
 
 
-def _read_rows(nodes: dict[str, Any], limit: float | None) -> tuple[MemoryRow, ...]:
-    """Rows at the starts of intervals, those left out whose nodes are all alive at a kept neighbour too."""
+def _read_profile(nodes: dict[str, Any], limit: float | None) -> MemoryProfile | None:
     if limit is None:
-        return ()
-    intervals = nodes["intervals"]
-    usage = [np.array(u, dtype=np.float64) for u in nodes["usages"]]
-    counted = [i for i, (start, end) in enumerate(intervals) if end > start and usage[i].any()]
-    starting: dict[int, list[int]] = {}
-    for i in counted:
-        starting.setdefault(intervals[i][0], []).append(i)
-    alive: list[int] = []
-    rows: list[MemoryRow] = []
-    times = sorted(starting)
-    for time, following in zip(times, [*times[1:], None], strict=True):
-        alive = [i for i in alive if intervals[i][1] > time] + starting[time]
-        # Where nobody has left by the next start, the next row holds all of this one.
-        if following is not None and all(intervals[i][1] > following for i in alive):
-            continue
-        members = tuple(sorted(alive))
-        rows.append(MemoryRow(f"time {time}", members, tuple(usage[i] for i in members), float(limit)))
-    return tuple(rows)
+        return None
+    intervals = np.array(nodes["intervals"], dtype=np.int64).reshape(-1, 2)
+    usage = tuple(np.array(u, dtype=np.float64) for u in nodes["usages"])
+    return MemoryProfile(intervals[:, 0].copy(), intervals[:, 1].copy(), usage, float(limit))

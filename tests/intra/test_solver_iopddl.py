@@ -10,6 +10,7 @@ import pytest
 from alpaviz.intra.iopddl import read_iopddl
 from alpaviz.intra.problem import SolveStatus
 from alpaviz.intra.solvers import solve_problem
+from alpaviz.intra.solvers.large.rows import spell_out
 from tests.benchmarks.intra_solvers import find_shared
 from tests.sharding_problems import find_best_cost
 
@@ -40,13 +41,13 @@ def test_parallel_edges_are_added_and_big_costs_forbid(tmp_path: Path) -> None:
 
 
 def test_rows_hold_the_nodes_alive_together(tmp_path: Path) -> None:
-    rows = read_iopddl(write(tmp_path)).memory
+    rows = spell_out(read_iopddl(write(tmp_path))).memory
     assert [(row.name, row.variables) for row in rows] == [("time 5", (0, 1)), ("time 10", (1, 2))]
 
 
 def test_small_instance_is_solved_as_brute_force_solves_it(tmp_path: Path) -> None:
     problem = read_iopddl(write(tmp_path))
-    assert find_best_cost(problem) == 12.0
+    assert find_best_cost(spell_out(problem)) == 12.0
     assert solve_problem(problem).objective == 12.0
 
 

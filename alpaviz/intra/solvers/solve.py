@@ -10,6 +10,8 @@ from alpaviz.intra.problem import ShardingProblem, ShardingSolution, SolveStatus
 from alpaviz.intra.solvers.exact import ExactResult, offer_legally, solve_exact
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.integer import solve_integer
+from alpaviz.intra.solvers.large.rows import is_large, spell_out
+from alpaviz.intra.solvers.large.solve import solve_large
 from alpaviz.intra.solvers.memory import measure_shortage
 from alpaviz.intra.solvers.network import Network, build_network
 from alpaviz.intra.solvers.watch import SolveProgress, Watch
@@ -40,7 +42,7 @@ def solve_problem(
     Args:
         solver: one of `SOLVERS`. "exact" needs numpy only; "auto" is "exact", then the integer programme on what is
             left where memory limits leave a gap of more than 1e-3; where more than eight rows may bind, the integer
-            programme at once.
+            programme at once; where a memory profile over time is too large for rows, prices on memory (needs numba).
         time_limit: seconds of wall time; the best choice so far is given as FEASIBLE when it passes.
         tolerance: relative gap up to which a choice counts as the optimum.
         warm_start: a choice to start from, legal or not.
@@ -55,6 +57,9 @@ def solve_problem(
     if warm_start is not None and len(warm_start) != problem.num_variables:
         raise SolverError(f"warm_start has {len(warm_start)} entries for {problem.num_variables} variables")
     watch = Watch(solver, time_limit, on_progress, should_stop)
+    if solver == "auto" and not problem.memory and is_large(problem):
+        return solve_large(problem, watch, tolerance, warm_start, has_limit=time_limit is not None)
+    problem = spell_out(problem)
     network = build_network(problem)
     if network is None:
         return ShardingSolution(SolveStatus.INFEASIBLE, (), float("inf"), float("inf"), solver, watch.seconds)

@@ -1,0 +1,1 @@
+"""The solver for problems with thousands of variables and memory rows."""
