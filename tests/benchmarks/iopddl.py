@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.iopddl [FILE ...] [--seconds N] [--check]
 
-Without files, the four instances in `iopddl/` of ALPAVIZ_SHARED, or of `shared` beside the repository. Each gets what is
-left of the contest's time after reading; `--check` exits 1 where an answer is over the targets below.
+Without files, the four instances in `iopddl/` of ALPAVIZ_SHARED, or of `shared` beside the repository. Each gets what
+is left of the contest's time after reading; `--check` exits 1 where an answer is over the targets below.
 """
 
 from __future__ import annotations
