@@ -98,3 +98,10 @@ def test_legal_warm_start_is_never_lost() -> None:
     edge = Edge(0, 1, np.array([[9.0, 4.0], [5.0, 0.0]]))
     solution = solve(ShardingProblem((np.zeros(2), np.zeros(2)), (edge,), profile=profile), warm_start=(0, 1))
     assert solution.objective <= 4.0
+
+
+def test_usages_that_are_no_whole_bytes_leave_room_for_rounding() -> None:
+    usage = tuple(np.array([0.0, 0.1]) for _ in range(6))
+    profile = MemoryProfile(np.zeros(6, dtype=np.int64), np.ones(6, dtype=np.int64), usage, 0.35)
+    solution = solve(ShardingProblem(tuple(np.array([1.0, 0.0]) for _ in range(6)), profile=profile))
+    assert solution.objective == 3.0

@@ -31,6 +31,9 @@ _SAFETY = 1e-9
 
 @dataclass(slots=True)
 class _Best:
+    """Incumbent of the core; `room` is what it must leave free at every time, as rounding may have hidden as much."""
+
+    room: float = 0.0
     choice: IntArray | None = None
     cost: float = float("inf")
     progress_at: float = 0.0
@@ -59,7 +62,7 @@ def solve_large(
     ascent = Ascent(
         layout, kernels, np.arange(layout.size), layout.unary, layout.limits, np.zeros(layout.size, dtype=np.int64)
     )
-    best = _Best()
+    best = _Best(_find_room(problem.profile))
     if warm_start is not None:
         _try_start(core, ascent, warm_start, best)
     _run(ascent, layout, kernels, best, watch, tolerance if has_limit else max(tolerance, _GAP_TO_STOP_AT))
@@ -86,6 +89,13 @@ def check(problem: ShardingProblem) -> None:
             raise SolverError(f"edge {e.u} - {e.v}: cost has shape {e.cost.shape}, or joins a variable to itself")
         if np.isnan(e.cost).any() or np.isneginf(e.cost).any():
             raise SolverError(f"edge {e.u} - {e.v}: a cost is NaN or -inf; use finite costs, or inf to forbid")
+
+
+def _find_room(profile: MemoryProfile | None) -> float:
+    """0 where sums of usages are exact, as those of whole bytes are."""
+    if profile is None or all((usage == np.rint(usage)).all() for usage in profile.usage):
+        return 0.0
+    return 1e-12 * profile.limit
 
 
 def _run(ascent: Ascent, layout: Layout, kernels: Kernels, best: _Best, watch: Watch, gap: float) -> None:
@@ -117,7 +127,7 @@ def _is_stuck(ascent: Ascent, best: _Best, watch: Watch) -> bool:
 
 
 def _offer(ascent: Ascent, best: _Best, watch: Watch) -> None:
-    if len(ascent.excess) and ascent.excess.max() > 0.0:
+    if len(ascent.excess) and ascent.excess.max() > -best.room:
         return
     cost = ascent.evaluate()
     if cost < best.cost:
@@ -154,7 +164,7 @@ def _try_start(core: Core, ascent: Ascent, named: tuple[int, ...], best: _Best) 
             full[u] = int(found[0])
     ascent.choice[:] = [full[int(v)] for v in np.flatnonzero(core.is_left)]
     ascent.measure()
-    if not len(ascent.excess) or ascent.excess.max() <= 0.0:
+    if not len(ascent.excess) or ascent.excess.max() <= -best.room:
         cost = ascent.evaluate()
         if np.isfinite(cost):
             best.choice, best.cost = ascent.choice.copy(), cost
