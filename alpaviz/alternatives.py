@@ -42,7 +42,7 @@ def list_alternatives(
     repeats = dict(shape.groups)[key]
     micro = _price_candidates(problem.micro, stage.solved.choice, variable) / repeats
     once = _price_candidates(problem.once, stage.solved.choice, variable) / repeats
-    times_each = num_microbatches if _is_slowest(stage, chosen) else 1
+    times_each = count_passes(chosen, stage, num_microbatches)
     delta = times_each * micro + once
     now = stage.solved.choice[variable]
     price = stage.solved.price
@@ -71,11 +71,13 @@ def list_alternatives(
     return tuple(sorted(found, key=lambda a: (not a.is_chosen, a.delta_s, a.strategy)))
 
 
-def _is_slowest(stage: ChosenStage, chosen: Sequence[ChosenStage]) -> bool:
+def count_passes(chosen: Sequence[ChosenStage], stage: ChosenStage, num_microbatches: int) -> int:
+    """How often a microbatch's time in `stage` counts in a step: each time for the slowest stage, else once."""
+
     def latency(s: ChosenStage) -> float:
         return s.solved.price.micro_s if s.solved.price is not None else 0.0
 
-    return latency(stage) >= max(map(latency, chosen))
+    return num_microbatches if latency(stage) >= max(map(latency, chosen)) else 1
 
 
 def _price_candidates(problem: ShardingProblem, choice: Sequence[int], variable: int) -> np.ndarray:

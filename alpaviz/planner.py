@@ -41,6 +41,7 @@ from alpaviz.planning import PlannerOptions, check_pins
 from alpaviz.program import Program
 from alpaviz.program.trace import TraceRecipe, make_recipe
 from alpaviz.solve_handle import SolveHandle
+from alpaviz.stage_variants import StageVariants
 from alpaviz.sweep import SweepInputs, check_inputs, run_sweep
 
 if TYPE_CHECKING:
@@ -399,6 +400,17 @@ class Planner:
             raise PinError("Alternatives are known after a solve: call planner.solve() first.")
         session = self._search.find_session(self.plan.num_microbatches, self.plan.schedule)
         return session.list_alternatives(op, self.pins)
+
+    def variants(self, stage: int = 0) -> StageVariants:
+        """What else a stage of the present plan could be: runners-up, time against memory, exact regrets.
+
+        Raises:
+            AlpaVizError: there is no such stage, or nothing has been solved here yet.
+        """
+        if self.plan is None:
+            raise PinError("Variants are known after a solve: call planner.solve() first.")
+        session = self._search.find_session(self.plan.num_microbatches, self.plan.schedule)
+        return session.vary(self.plan, stage)
 
     def compare(self, other: Plan | None = None) -> PlanDiff | None:
         """What changed from `other` (by default the plan before) to the present plan; None where one is missing."""

@@ -40,6 +40,7 @@ from alpaviz.planner_state import Alternative
 from alpaviz.program.program import Program, Role, ValueKind
 from alpaviz.schedule import SCHEDULES, count_chunks, count_most_in_flight
 from alpaviz.solver_pool import SolverPool
+from alpaviz.stage_variants import StageVariants
 
 USABLE_MEMORY = 0.95
 """Share of a device's memory that a plan may fill; the rest is for the runtime and fragmentation."""
@@ -344,6 +345,14 @@ class PlanningSession:
         if not self._chosen:
             raise PinError("Alternatives are known after a solve: call planner.solve() first.")
         return list_alternatives(self.program, self._chosen, pins, op_name, self.program.num_microbatches)
+
+    def vary(self, plan: Plan, stage: int) -> StageVariants:
+        """Variants of a stage of `plan`, which is the last one that was found here."""
+        if not self._chosen or len(self._chosen) != len(plan.stages):
+            raise AlpaVizError("Variants are known after a solve: call planner.solve() first.")
+        if not 0 <= stage < len(plan.stages):
+            raise AlpaVizError(f"The plan has stages 0 to {len(plan.stages) - 1}, not {stage}.")
+        return StageVariants(self.program, self.cluster, plan, self._chosen, stage, self.memory_limit)
 
     def list_twins(self, op_name: str) -> tuple[str, ...]:
         """Names of the ops that stand at the same place in equal layers, the op itself included."""

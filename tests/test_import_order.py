@@ -30,6 +30,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
         "pin_specs",
         "planner_state",
         "alternatives",
+        "stage_variants",
         "solver_pool",
         "planning",
         "microbatch_search",

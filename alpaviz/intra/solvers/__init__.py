@@ -6,15 +6,20 @@ own. Nothing here knows what a candidate stands for.
 """
 
 from alpaviz.intra.solvers.k_best import find_best_choices
-from alpaviz.intra.solvers.marginals import minimise_marginals
+from alpaviz.intra.solvers.marginals import find_forced_optima, minimise_marginals
 from alpaviz.intra.solvers.memory import least_memory, measure_shortage
+from alpaviz.intra.solvers.pareto import FrontPoint, ParetoFront, find_pareto_front
 from alpaviz.intra.solvers.solve import SOLVERS, solve_problem
 from alpaviz.intra.solvers.watch import SolveProgress
 
 __all__ = [
     "SOLVERS",
+    "FrontPoint",
+    "ParetoFront",
     "SolveProgress",
     "find_best_choices",
+    "find_forced_optima",
+    "find_pareto_front",
     "least_memory",
     "measure_shortage",
     "minimise_marginals",

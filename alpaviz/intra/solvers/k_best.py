@@ -25,11 +25,11 @@ from alpaviz.intra.solvers.k_labels import CheapestSearch
 from alpaviz.intra.solvers.lagrange import price_memory
 from alpaviz.intra.solvers.messages import MessagePassing
 from alpaviz.intra.solvers.network import BoolArray, IntArray, Network, build_network, keep_candidates
-from alpaviz.intra.solvers.pairwise import close_gap, offer_descent
+from alpaviz.intra.solvers.pairwise import close_gap
 from alpaviz.intra.solvers.search import Assignment
 from alpaviz.intra.solvers.shortlist import Shortlist, offer_forced, offer_neighbours
 from alpaviz.intra.solvers.solve import solve_problem
-from alpaviz.intra.solvers.sparse import GrownTree, TreeGrower
+from alpaviz.intra.solvers.sparse import GrownTree, TreeGrower, grow_tree
 from alpaviz.intra.solvers.watch import Watch
 
 _TOLERANCE = 1e-12
@@ -40,6 +40,8 @@ _MOST_ROWS = 200_000
 _SWEEPS_A_ROUND = 10
 _MOST_ROUNDS = 8
 _MOST_LABELS = 400_000
+_ROWS_OF_A_PART = 20_000
+_SWEEPS = 16
 _SECONDS_FOR_OPEN_GAPS = 10.0
 """What the partition gets where there is no time limit and the solver left a gap, which may never close."""
 
@@ -249,26 +251,33 @@ class _Partition:
         alone = keep_candidates(self._network, useful)
         if alone is None:
             return True
-        bound, incumbent = self._find_cheapest(alone)
-        if not incumbent.choice:
+        bound, objective, named = self._find_cheapest(alone)
+        if not named:
             return bound >= self._shortlist.target
-        choice = self._network.find_choice(incumbent.choice)
+        choice = self._network.find_choice(named)
         assert choice is not None, "a part's candidates are the network's"
         self._shortlist.offer(self._network, choice)
-        self._push(max(part.bound, min(bound, incumbent.objective)), part.allowed, choice)
+        self._push(max(part.bound, min(bound, objective)), part.allowed, choice)
         return True
 
-    def _find_cheapest(self, alone: Network) -> tuple[float, Incumbent]:
-        """Bound and best choice of a part; the bound is inf where there is none."""
-        if len(alone.limits) == 0:
-            incumbent = Incumbent(alone.ceiling, _TOLERANCE)
-            offer_descent(alone, self._messages_of(alone).pick(is_forward=True), incumbent)
-            bound = close_gap(alone, incumbent, self._watch, self._messages)
-            return (incumbent.objective if bound >= incumbent.target else bound), incumbent
+    def _find_cheapest(self, alone: Network) -> tuple[float, float, tuple[int, ...]]:
+        """Bound, cost and candidates of a part's cheapest choice; nothing is said of choices that are of no use."""
+        target = self._shortlist.target
+        if len(alone.limits) == 0 and np.isfinite(target):
+            messages = MessagePassing(alone)
+            messages.copy_messages(self._messages)
+            grown = grow_tree(messages, target, self._watch, min(_MOST_ROWS, _ROWS_OF_A_PART), _SWEEPS, whole=False)
+            if grown is None and messages.bound >= target:
+                return target, np.inf, ()
+            if grown is not None and np.isfinite(grown.tree.optimum):
+                choice = grown.tree.find_choice()
+                objective = alone.price(choice)
+                return objective, objective, alone.name_choice(choice)
+            if grown is not None:
+                return grown.target, np.inf, ()
         result = solve_exact(alone, self._watch, _TOLERANCE)
-        return (result.incumbent.objective if result.open_network is None else result.bound), result.incumbent
-
-    def _messages_of(self, alone: Network) -> MessagePassing:
-        messages = MessagePassing(alone)
-        messages.copy_messages(self._messages)
-        return messages
+        incumbent = result.incumbent
+        if not incumbent.choice:
+            return (np.inf if result.open_network is None else result.bound), np.inf, ()
+        bound = incumbent.objective if result.open_network is None else result.bound
+        return bound, incumbent.objective, incumbent.choice
