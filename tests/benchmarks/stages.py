@@ -23,7 +23,7 @@ from alpaviz.intra.problem import ShardingSolution
 from alpaviz.intra.solvers import solve_problem
 from alpaviz.intra.stage_problem import Restriction, StageProblem, StageShapes
 from alpaviz.intra.stage_solver import TOLERANCE, StageSolver
-from alpaviz.models import GPTConfig, MoEConfig, WideResNetConfig, get_model_config
+from alpaviz.models import GPTConfig, get_model_config
 from alpaviz.models.training import ModelConfig, make_training_step
 from alpaviz.program import trace_program
 from alpaviz.solver_pool import SolverPool
@@ -196,7 +196,6 @@ def list_figures(options: Any) -> list[Figure]:
     for mesh, target in meshes[:1] if options.quick else meshes:
         add(time_cold(mesh, target))
     moe, resnet = get_model_config("moe-1.3b"), get_model_config("wide-resnet-500m")
-    assert isinstance(moe, MoEConfig) and isinstance(resnet, WideResNetConfig)
     add(*time_large("MoE 1.3B", moe, 8, "4x2"))
     if not options.quick:
         add(*time_large("Wide-ResNet-50 500M", resnet, 32, "4x2"))

@@ -177,7 +177,7 @@ class _FrontSearch:
 
     def fill(self, count: int) -> bool:
         """Split the widest gap until there are `count` points or no gap is left; False where time ran out."""
-        while len(self._points) < count:
+        while 0 < len(self._points) < count:
             if self._watch.is_over():
                 return False
             gap = self._find_widest_gap()

@@ -12,6 +12,7 @@ from alpaviz.intra.problem import MemoryProfile, ShardingProblem, ShardingSoluti
 from alpaviz.intra.solvers.large.ascent import Ascent
 from alpaviz.intra.solvers.large.kernels import Kernels, load_kernels
 from alpaviz.intra.solvers.large.layout import Layout, lay_out
+from alpaviz.intra.solvers.large.pieces import PieceSearch
 from alpaviz.intra.solvers.large.reduce import Core, reduce_problem
 from alpaviz.intra.solvers.network import IntArray
 from alpaviz.intra.solvers.watch import Watch
@@ -20,7 +21,10 @@ NAME = "prices"
 SECONDS_WITHOUT_LIMIT = 60.0
 _GAP_TO_STOP_AT = 1e-3
 _SECONDS_WITHOUT_PROGRESS = 15.0
+_SHARE_OF_ASCENT = 0.6
+"""Of the time there is; the rest is for pieces."""
 _PROGRESS = 1e-4
+_PROGRESS_OF_PIECES = 1e-5
 _STEPS_BETWEEN_REPAIRS = 5
 _WORST_TO_IMPROVE = 1.2
 """Repaired choices that cost more than this much of the incumbent are not worth a local search."""
@@ -45,7 +49,8 @@ def solve_large(
 ) -> ShardingSolution:
     """The best choice found in time, with a proven bound; memory is that of `problem.profile` alone.
 
-    Without a time limit it ends at a gap of 1e-3, after 15 s without progress, or after a minute.
+    Prices and messages come first, then pieces are solved anew. Either ends after 15 s without progress; without a time
+    limit all ends at a gap of 1e-3, or after a minute.
 
     Raises:
         SolverError: malformed problem, or numba is missing.
@@ -65,7 +70,9 @@ def solve_large(
     best = _Best(_find_room(problem.profile))
     if warm_start is not None:
         _try_start(core, ascent, warm_start, best)
-    _run(ascent, layout, kernels, best, watch, tolerance if has_limit else max(tolerance, _GAP_TO_STOP_AT))
+    gap = tolerance if has_limit else max(tolerance, _GAP_TO_STOP_AT)
+    _run(ascent, layout, kernels, best, watch.take(_SHARE_OF_ASCENT * watch.seconds_left), gap)
+    _improve_pieces(ascent, layout, kernels, best, watch, gap)
     return _word(problem, core, layout, ascent, best, watch, tolerance)
 
 
@@ -117,6 +124,22 @@ def _run(ascent: Ascent, layout: Layout, kernels: Kernels, best: _Best, watch: W
         watch.report(whole, ascent.bound + layout.constant)
         is_closed = best.choice is not None and best.cost - ascent.bound <= gap * abs(whole)
         if is_closed or _is_stuck(ascent, best, watch):
+            return
+
+
+def _improve_pieces(ascent: Ascent, layout: Layout, kernels: Kernels, best: _Best, watch: Watch, gap: float) -> None:
+    """Large neighbourhood search from the best choice, at the best prices."""
+    if best.choice is None or not layout.size:
+        return
+    search = PieceSearch(layout, kernels, best.choice, best.cost, ascent.prices, best.room)
+    best.progress_at, before = watch.seconds, best.cost
+    while not watch.is_over() and best.cost - ascent.bound > gap * abs(best.cost + layout.constant):
+        if search.attempt():
+            best.choice, best.cost = search.choice, search.cost
+            watch.report(best.cost + layout.constant, ascent.bound + layout.constant)
+        if best.cost < before - _PROGRESS_OF_PIECES * abs(before):
+            best.progress_at, before = watch.seconds, best.cost
+        elif watch.seconds - best.progress_at > _SECONDS_WITHOUT_PROGRESS:
             return
 
 

@@ -1,0 +1,103 @@
+"""Time against memory, held against brute force."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+
+from alpaviz.errors import SolverError
+from alpaviz.intra.problem import MemoryRow, ShardingProblem, SolveStatus
+from alpaviz.intra.solvers import find_pareto_front
+from tests.sharding_problems import every_choice, make_training_step, sharding_problems
+
+
+def find_true_front(problem: ShardingProblem, row: int) -> list[tuple[float, float]]:
+    """(bytes, seconds) of the choices that none beats in both, fewest bytes first; other rows are limits."""
+    others = [r for r in range(len(problem.memory)) if r != row]
+    points = []
+    for choice in every_choice(problem):
+        memory, cost = problem.measure_memory(choice), problem.price(choice)
+        if np.isfinite(cost) and all(memory[r] <= problem.memory[r].limit * (1 + 1e-12) for r in others):
+            points.append((memory[row], cost))
+    front: list[tuple[float, float]] = []
+    for usage, cost in sorted(points):
+        if not front or cost < front[-1][1] * (1 - 1e-9) - 1e-15:
+            front.append((usage, cost))
+    return front
+
+
+def is_dominated(point: tuple[float, float], front: list[tuple[float, float]]) -> bool:
+    usage, cost = point
+    return any(u <= usage * (1 + 1e-9) and c < cost * (1 - 1e-6) - 1e-12 for u, c in front)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sharding_problems(max_variables=4))
+def test_no_point_that_is_proven_is_beaten(problem: ShardingProblem) -> None:
+    assume(problem.memory)
+    front = find_true_front(problem, 0)
+    found = find_pareto_front(problem, 0, count=20)
+    assert all(
+        not is_dominated((point.usage, point.objective), front)
+        for point in found.points
+        if point.status is SolveStatus.OPTIMAL
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(sharding_problems(max_variables=4))
+def test_the_ends_are_the_least_bytes_and_the_least_time(problem: ShardingProblem) -> None:
+    assume(problem.memory)
+    front = find_true_front(problem, 0)
+    found = find_pareto_front(problem, 0, count=20)
+    assert bool(found.points) == bool(front)
+    if front:
+        assert found.points[0].usage == pytest.approx(front[0][0], rel=1e-9, abs=1e-9)
+        assert found.points[-1].objective == pytest.approx(front[-1][1], rel=1e-6, abs=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sharding_problems(max_variables=4))
+def test_no_choice_is_below_the_bound(problem: ShardingProblem) -> None:
+    assume(problem.memory)
+    found = find_pareto_front(problem, 0, count=20)
+    for usage, cost in find_true_front(problem, 0):
+        assert found.bound(usage * (1 + 1e-12)) <= cost + 1e-7 * abs(cost) + 1e-12
+
+
+@settings(max_examples=60, deadline=None)
+@given(sharding_problems(max_variables=4))
+def test_along_the_front_bytes_rise_and_time_falls(problem: ShardingProblem) -> None:
+    assume(problem.memory)
+    points = find_pareto_front(problem, 0, count=20).points
+    assert all(a.usage < b.usage and a.objective > b.objective for a, b in itertools.pairwise(points))
+
+
+def test_a_training_step_has_a_front_of_at_least_eight_points() -> None:
+    problem = make_training_step(2)
+    assert len(find_pareto_front(problem, 0, count=8).points) == 8
+
+
+def test_a_front_where_nothing_costs_memory_is_one_point() -> None:
+    row = MemoryRow("device memory", (0,), (np.array([4.0, 4.0]),), 1.0)
+    problem = ShardingProblem((np.array([2.0, 1.0]),), (), (row,))
+    (point,) = find_pareto_front(problem, 0).points
+    assert (point.choice, point.objective, point.usage) == ((1,), 1.0, 4.0)
+
+
+def test_a_search_that_is_stopped_says_that_it_is_incomplete() -> None:
+    found = find_pareto_front(make_training_step(2), 0, count=12, should_stop=lambda: True)
+    assert not found.is_complete
+
+
+def test_a_row_that_is_not_there_is_named() -> None:
+    with pytest.raises(SolverError, match="memory row 3 does not exist"):
+        find_pareto_front(make_training_step(1), 3)
+
+
+def test_a_front_of_one_point_is_refused() -> None:
+    with pytest.raises(SolverError, match="at least 2 points"):
+        find_pareto_front(make_training_step(1), 0, count=1)
