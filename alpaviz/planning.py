@@ -298,12 +298,17 @@ class PlanningSession:
         """Raise the error that says why there is no plan."""
         if pins and self._is_feasible((), should_stop):
             conflict = self._shrink_conflict(pins, should_stop)
+            within = self._describe_memory(pricing)
+            more = " or give more memory" if within else ""
             if len(conflict) == 1:
                 raise PinConflictError(
-                    f"No plan keeps the pin '{conflict[0]}'. Remove it or choose another alternative.", conflict
+                    f"No plan keeps the pin '{conflict[0]}'{within}. Remove it{more}, or choose another alternative.",
+                    conflict,
                 )
             raise PinConflictError(
-                f"No plan keeps these pins together: {'; '.join(map(str, conflict))}. Remove one of them.", conflict
+                f"No plan keeps these pins together{within}: {'; '.join(map(str, conflict))}. "
+                f"Remove one of them{more}.",
+                conflict,
             )
         memory = self.cluster.device_type.memory_bytes
         if pricing.short:
@@ -317,6 +322,16 @@ class PlanningSession:
         raise InfeasibleError(
             f"No stages of {self.program.num_layers} layers fill the {self.cluster.num_devices} devices of "
             f"{self.cluster.name!r}. Use fewer devices or more layers." + self._describe_interleaving()
+        )
+
+    def _describe_memory(self, pricing: _Pricing) -> str:
+        """The limit that some candidates would break, with the least that they lack; nothing where none would."""
+        if not pricing.short:
+            return ""
+        short = min(pricing.short.values())[0]
+        return (
+            f" within the {format_bytes(self.memory_limit)} of each device that a plan may use (at least "
+            f"{format_bytes(short)} are missing)"
         )
 
     def _describe_interleaving(self) -> str:
