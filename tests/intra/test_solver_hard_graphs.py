@@ -9,6 +9,8 @@ import pytest
 
 from alpaviz.intra.problem import Edge, FloatArray, ShardingProblem, SolveStatus
 from alpaviz.intra.solvers import solve_problem
+from alpaviz.intra.solvers.elimination import Elimination, complete_buckets, eliminate, find_min_marginals
+from alpaviz.intra.solvers.network import build_network
 from tests.sharding_problems import find_best_cost, limit_memory, make_training_step
 
 
@@ -89,3 +91,19 @@ def test_training_step_is_proven_optimal_under_a_memory_limit(share: float) -> N
 def test_same_problem_gives_the_same_choice_each_time() -> None:
     problem = make_training_step(1)
     assert solve_problem(problem).choice == solve_problem(problem).choice
+
+
+def test_a_variable_with_seventy_settled_neighbours_is_eliminated() -> None:
+    """numpy has 64 axes at most, and a table could have one for each neighbour."""
+    costs = np.arange(140.0).reshape(70, 2)
+    edges = tuple(Edge(0, leaf + 1, costs[leaf][:, None]) for leaf in range(70))
+    problem = ShardingProblem((np.zeros(2), *(np.zeros(1) for _ in range(70))), edges)
+    network = build_network(problem)
+    assert network is not None
+    plan = Elimination((tuple(range(71)), *((leaf,) for leaf in range(1, 71))), 2.0, 2.0)
+    solved = eliminate(network, plan)
+    assert solved is not None
+    assert solved[0] == costs[:, 0].sum()
+    np.testing.assert_allclose(
+        find_min_marginals(network, complete_buckets(network, plan))[:2], costs.sum(axis=0), rtol=1e-12
+    )

@@ -75,6 +75,7 @@ def eliminate(
 
     `unary` stands in for the network's own where given.
     """
+    plan = _leave_out_single(network, plan)
     buckets = _fill_buckets(network, plan, unary)
     place = {scope[0]: i for i, scope in enumerate(plan.scopes)}
     best = 0.0
@@ -116,6 +117,7 @@ class BucketTree:
 
 def complete_buckets(network: Network, plan: Elimination, unary: FloatArray | None = None) -> BucketTree:
     """One pass up the tree of buckets and one down; holds every table, so `plan` should be small."""
+    plan = _leave_out_single(network, plan)
     buckets = _fill_buckets(network, plan, unary)
     place = {scope[0]: i for i, scope in enumerate(plan.scopes)}
     parents = [min((place[v] for v in scope[1:]), default=-1) for scope in plan.scopes]
@@ -152,6 +154,12 @@ def _look_through(scope: tuple[int, ...], above: tuple[int, ...], total: FloatAr
     return np.transpose(total.min(axis=lost), [kept.index(v) for v in scope[1:]])
 
 
+def _leave_out_single(network: Network, plan: Elimination) -> Elimination:
+    """`plan` with tables over variables that have a choice only: numpy has 64 axes at most, one for each variable."""
+    scopes = tuple((scope[0], *(v for v in scope[1:] if network.sizes[v] > 1)) for scope in plan.scopes)
+    return Elimination(scopes, plan.entries, plan.largest)
+
+
 def _fill_buckets(network: Network, plan: Elimination, unary: FloatArray | None) -> list[list[_Factor]]:
     """Each cost in the bucket of whichever of its variables leaves first."""
     place = {scope[0]: i for i, scope in enumerate(plan.scopes)}
@@ -161,7 +169,11 @@ def _fill_buckets(network: Network, plan: Elimination, unary: FloatArray | None)
         for scope in plan.scopes
     ]
     for e in network.edges:
-        buckets[min(place[e.u], place[e.v])].append(_Factor((e.u, e.v), e.cost))
+        first, later = (e.u, e.v) if place[e.u] < place[e.v] else (e.v, e.u)
+        if network.sizes[later] == 1:
+            buckets[place[first]].append(_Factor((first,), e.cost.reshape(-1)))
+        else:
+            buckets[place[first]].append(_Factor((e.u, e.v), e.cost))
     return buckets
 
 
