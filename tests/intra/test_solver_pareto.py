@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 
 from alpaviz.errors import SolverError
-from alpaviz.intra.problem import MemoryRow, ShardingProblem, SolveStatus
-from alpaviz.intra.solvers import find_pareto_front
+from alpaviz.intra.problem import MemoryProfile, MemoryRow, ShardingProblem, SolveStatus
+from alpaviz.intra.solvers import find_best_choices, find_pareto_front
 from tests.sharding_problems import every_choice, make_training_step, sharding_problems
 
 
@@ -101,3 +101,14 @@ def test_a_row_that_is_not_there_is_named() -> None:
 def test_a_front_of_one_point_is_refused() -> None:
     with pytest.raises(SolverError, match="at least 2 points"):
         find_pareto_front(make_training_step(1), 0, count=1)
+
+
+def test_a_memory_profile_is_refused_rather_than_passed_over() -> None:
+    whole = np.zeros(1, dtype=np.int64)
+    row = MemoryRow("device memory", (0,), (np.array([4.0, 2.0]),), 9.0)
+    profile = MemoryProfile(whole, whole + 1, (np.array([4.0, 2.0]),), 3.0)
+    problem = ShardingProblem((np.array([1.0, 2.0]),), (), (row,), profile=profile)
+    with pytest.raises(SolverError, match="memory profile"):
+        find_pareto_front(problem, 0)
+    with pytest.raises(SolverError, match="memory profile"):
+        find_best_choices(problem, 2)

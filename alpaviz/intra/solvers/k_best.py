@@ -68,8 +68,10 @@ def find_best_choices(
         time_limit: seconds of wall time.
 
     Raises:
-        SolverError: a malformed problem, or `differ_in` names a variable that does not exist.
+        SolverError: a malformed problem, one with a memory profile, or `differ_in` names no variable.
     """
+    if problem.profile is not None:
+        raise SolverError("the cheapest choices are listed for memory rows only; this problem has a memory profile")
     watch = Watch("k best", time_limit, None, should_stop)
     differs = _mark(problem, differ_in)
     if best is None:

@@ -115,8 +115,10 @@ def find_pareto_front(
         on_progress: called from the calling thread with the front so far, after each new point.
 
     Raises:
-        SolverError: a malformed problem, no such row, or a `count` under 2.
+        SolverError: a malformed problem, one with a memory profile, no such row, or a `count` under 2.
     """
+    if problem.profile is not None:
+        raise SolverError("fronts are found for memory rows only; this problem has a memory profile")
     if not 0 <= row < len(problem.memory):
         raise SolverError(f"memory row {row} does not exist; the problem has {len(problem.memory)}")
     if count < 2:
@@ -248,9 +250,11 @@ class _FrontSearch:
         is_below = found is not None and (
             found.objective + price * (found.usage - self._origin) < height - _PROVEN * abs(height)
         )
-        if found is None or not is_below:
+        # The cheapest may lie outside, where one of the two is above the line between its own neighbours.
+        is_between = found is not None and left.usage < found.usage < right.usage
+        if not (is_below and is_between):
             self._straight.add((left, right))
-            if found is not None:
+            if found is not None and is_between:
                 # A third point on the line: nothing is below its halves either.
                 self._straight |= {(left, found), (found, right)}
 
