@@ -16,7 +16,8 @@ ELEMENTWISE = (
     "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor", "zeta", "polygamma", "random_gamma_grad",
     "one_minus_square", "pvary", "name", "le_to", "lt_to", "mulhi", "igamma_grad_a", "igammac",
     "regularized_incomplete_beta", "log2", "zeros_like", "layout_constraint", "reshard", "relayout", "tie",
-    "sharding_constraint", "threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "xla_metadata_value",
+    "sharding_constraint", "threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "polynomial",
+    "xla_metadata_value",
     "shard_alike",
 )  # fmt: skip
 
