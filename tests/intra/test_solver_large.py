@@ -103,5 +103,7 @@ def test_legal_warm_start_is_never_lost() -> None:
 def test_usages_that_are_no_whole_bytes_leave_room_for_rounding() -> None:
     usage = tuple(np.array([0.0, 0.1]) for _ in range(6))
     profile = MemoryProfile(np.zeros(6, dtype=np.int64), np.ones(6, dtype=np.int64), usage, 0.35)
-    solution = solve(ShardingProblem(tuple(np.array([1.0, 0.0]) for _ in range(6)), profile=profile))
+    problem = ShardingProblem(tuple(np.array([1.0, 0.0]) for _ in range(6)), profile=profile)
+    # Long enough to compile everything on a busy machine; half a choice more fits, so the gap stays open till then.
+    solution = solve_large(problem, Watch("auto", 10.0), 1e-9, None, has_limit=True)
     assert solution.objective == 3.0
