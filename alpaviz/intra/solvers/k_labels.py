@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from alpaviz.intra.problem import FloatArray
+from alpaviz.intra.solvers.labels import NEIGHBOURS_COMPARED, find_running_minimum
 from alpaviz.intra.solvers.network import BoolArray, IntArray, Network
 from alpaviz.intra.solvers.sparse import SparseTree
 from alpaviz.intra.solvers.watch import Watch
-
-_NEIGHBOURS_COMPARED = 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,8 +72,8 @@ class CheapestSearch:
 
         The room is in cost with memory priced. None where labels grew past the limit or the watch stopped.
         """
-        children = self._list_children()
-        least = self._sum_least_memory(children)
+        children = self.tree.list_children()
+        least = self.tree.sum_least_memory(children)
         found: list[_Labels] = []
         for i in range(len(self.tree.parents)):
             labels = None if watch.is_over() else self._label_bucket(i, children[i], found, room, least)
@@ -94,23 +93,6 @@ class CheapestSearch:
     @property
     def _network(self) -> Network:
         return self.tree.network
-
-    def _list_children(self) -> list[list[int]]:
-        children: list[list[int]] = [[] for _ in self.tree.parents]
-        for i, parent in enumerate(self.tree.parents):
-            if parent >= 0:
-                children[parent].append(i)
-        return children
-
-    def _sum_least_memory(self, children: list[list[int]]) -> FloatArray:
-        """(buckets + 1, memory rows), least memory of each bucket's subtree; the last row is that of all variables."""
-        network = self._network
-        own = np.minimum.reduceat(network.usage, network.offsets[:-1], axis=1).T
-        sums = np.zeros((len(children) + 1, own.shape[1]))
-        for i, scope in enumerate(self.tree.plan.scopes):
-            sums[i] = own[scope[0]] + sum(sums[c] for c in children[i])
-        sums[-1] = own.sum(axis=0)
-        return sums
 
     def _label_bucket(
         self, i: int, children: list[int], found: list[_Labels], room: float, least: FloatArray
@@ -251,21 +233,10 @@ def _find_beaten(group: IntArray, cost: FloatArray, memory: FloatArray) -> BoolA
     beaten = np.zeros(len(group), dtype=np.bool_)
     if memory.shape[1] == 1:
         starts = np.diff(group, prepend=-1) != 0
-        beaten[1:] = _run_minimum(group, cost)[:-1] <= cost[1:]
+        beaten[1:] = find_running_minimum(group, cost)[:-1] <= cost[1:]
         return np.asarray(beaten & ~starts)
-    for shift in range(1, min(_NEIGHBOURS_COMPARED, len(group) - 1) + 1):
+    for shift in range(1, min(NEIGHBOURS_COMPARED, len(group) - 1) + 1):
         near, far = slice(0, len(group) - shift), slice(shift, len(group))
         found = (group[near] == group[far]) & (cost[near] <= cost[far])
         beaten[far] |= found & (memory[near] <= memory[far]).all(axis=1)
     return beaten
-
-
-def _run_minimum(group: IntArray, cost: FloatArray) -> FloatArray:
-    """Least cost up to and with each entry among those of its group; groups are contiguous and ascending."""
-    by_cost = np.argsort(cost, kind="stable")
-    rank = np.empty(len(cost), dtype=np.int64)
-    rank[by_cost] = np.arange(len(cost))
-    # Ranks less a step per group: the running minimum starts anew with each group, without any rounding.
-    number = np.cumsum(np.diff(group, prepend=group[0]) != 0)
-    lowest = np.minimum.accumulate(rank - number * len(cost)) + number * len(cost)
-    return np.asarray(cost[by_cost[lowest]])

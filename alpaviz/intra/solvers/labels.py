@@ -16,7 +16,7 @@ from alpaviz.intra.solvers.network import BoolArray, IntArray, Network
 from alpaviz.intra.solvers.sparse import SparseTree
 from alpaviz.intra.solvers.watch import Watch
 
-_NEIGHBOURS_COMPARED = 24
+NEIGHBOURS_COMPARED = 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,8 +66,8 @@ class LabelSearch:
     def run(self, target: float, watch: Watch) -> Enumeration:
         """Every legal choice cheaper than `target` is looked at, or one that is no worse."""
         room = target - self.bound
-        scopes, children = self.tree.plan.scopes, self._list_children()
-        least = self._sum_least_memory(children)
+        scopes, children = self.tree.plan.scopes, self.tree.list_children()
+        least = self.tree.sum_least_memory(children)
         found: list[_Labels] = []
         for i in range(len(scopes)):
             labels = None if watch.is_over() else self._make_labels(i, children[i], found, room, least)
@@ -94,23 +94,6 @@ class LabelSearch:
     def bound(self) -> float:
         """Of every legal choice."""
         return self.tree.optimum + self.constant - float(self.multipliers @ self.network.limits)
-
-    def _list_children(self) -> list[list[int]]:
-        children: list[list[int]] = [[] for _ in self.tree.parents]
-        for i, parent in enumerate(self.tree.parents):
-            if parent >= 0:
-                children[parent].append(i)
-        return children
-
-    def _sum_least_memory(self, children: list[list[int]]) -> FloatArray:
-        """(buckets + 1, rows), least memory of each bucket's subtree; the last row is that of all variables."""
-        network = self.network
-        own = np.minimum.reduceat(network.usage, network.offsets[:-1], axis=1).T
-        sums = np.zeros((len(children) + 1, own.shape[1]))
-        for i, scope in enumerate(self.tree.plan.scopes):
-            sums[i] = own[scope[0]] + sum(sums[c] for c in children[i])
-        sums[-1] = own.sum(axis=0)
-        return sums
 
     def _make_labels(
         self, i: int, children: list[int], found: list[_Labels], room: float, least: FloatArray
@@ -184,7 +167,7 @@ class LabelSearch:
             return order[_is_new_low(cell[order], cost[order], self.rounding)]
         order = np.lexsort((cost, *memory.T[::-1], cell))
         alive = np.ones(len(order), dtype=np.bool_)
-        for shift in range(1, min(_NEIGHBOURS_COMPARED, len(order) - 1) + 1):
+        for shift in range(1, min(NEIGHBOURS_COMPARED, len(order) - 1) + 1):
             near, far = order[:-shift], order[shift:]
             beaten = (cell[near] == cell[far]) & (cost[near] <= cost[far] + self.rounding)
             beaten &= (memory[near] <= memory[far]).all(axis=1)
@@ -217,12 +200,17 @@ def _is_new_low(group: IntArray, cost: FloatArray, rounding: float) -> BoolArray
     """Where `cost` is lower, by more than `rounding`, than all before it in its group; groups are contiguous."""
     if len(cost) == 0:
         return np.zeros(0, dtype=np.bool_)
-    rank = np.empty(len(cost), dtype=np.int64)
+    starts = np.concatenate([[True], group[1:] != group[:-1]])
+    before = np.concatenate([cost[:1], find_running_minimum(group, cost)[:-1]])
+    return np.asarray(starts | (cost < before - rounding))
+
+
+def find_running_minimum(group: IntArray, cost: FloatArray) -> FloatArray:
+    """Least cost up to and with each entry among those of its group; groups are contiguous and ascending."""
     by_cost = np.argsort(cost, kind="stable")
+    rank = np.empty(len(cost), dtype=np.int64)
     rank[by_cost] = np.arange(len(cost))
     # Ranks less a step per group: the running minimum starts anew with each group, without any rounding.
-    key = rank - group * len(cost)
-    before = np.minimum.accumulate(key)
-    lowest = cost[by_cost[np.concatenate([[0], (before + group * len(cost))[:-1].clip(0, len(cost) - 1)])]]
-    starts = np.concatenate([[True], group[1:] != group[:-1]])
-    return np.asarray(starts | (cost < lowest - rounding))
+    number = np.cumsum(np.diff(group, prepend=group[0]) != 0)
+    lowest = np.minimum.accumulate(rank - number * len(cost)) + number * len(cost)
+    return np.asarray(cost[by_cost[lowest]])

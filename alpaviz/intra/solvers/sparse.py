@@ -56,6 +56,23 @@ class SparseTree:
     totals: tuple[FloatArray, ...]
     optimum: float
 
+    def list_children(self) -> list[list[int]]:
+        """Per bucket, those whose messages go to it."""
+        children: list[list[int]] = [[] for _ in self.parents]
+        for i, parent in enumerate(self.parents):
+            if parent >= 0:
+                children[parent].append(i)
+        return children
+
+    def sum_least_memory(self, children: list[list[int]]) -> FloatArray:
+        """(buckets + 1, memory rows), least memory of each bucket's subtree; the last row is that of all variables."""
+        own = np.minimum.reduceat(self.network.usage, self.network.offsets[:-1], axis=1).T
+        sums = np.zeros((len(children) + 1, own.shape[1]))
+        for i, scope in enumerate(self.plan.scopes):
+            sums[i] = own[scope[0]] + sum(sums[c] for c in children[i])
+        sums[-1] = own.sum(axis=0)
+        return sums
+
     def find_choice(self) -> IntArray:
         """A choice that has the optimum, which must be finite."""
         choice = np.zeros(self.network.num_variables, dtype=np.int64)
