@@ -61,9 +61,9 @@ class Assignment:
     def descend(self, *, legally: bool = False, most_moves: int = 10_000) -> None:
         """Move single variables, then pairs, for as long as that lowers the cost; `legally` keeps memory limits."""
         for _ in range(most_moves):
-            change = self._changes()
+            change = self.list_changes()
             if legally:
-                change[~self._fits()] = np.inf
+                change[~self.find_fitting()] = np.inf
             best = int(change.argmin())
             if change[best] < -self._least_change:
                 self._move_flat(best)
@@ -82,7 +82,7 @@ class Assignment:
             excess = (self.memory - self.network.limits)[over] / limits[over]
             gain = excess.sum() - (np.maximum(after, 0.0) / limits[over, None]).sum(axis=0)
             useful = gain > 1e-15
-            change = np.maximum(self._changes(), self._least_change)
+            change = np.maximum(self.list_changes(), self._least_change)
             rate = np.where(useful, change / np.where(useful, gain, 1.0), np.inf)
             if not self._take_best(rate, limits):
                 return False
@@ -104,7 +104,8 @@ class Assignment:
     def _at(self, v: int) -> FloatArray:
         return self.given[self._starts[v] : self._starts[v] + self._sizes[v]]
 
-    def _changes(self) -> FloatArray:
+    def list_changes(self) -> FloatArray:
+        """(candidates of all variables,), what moving to the candidate adds to the cost."""
         return self.given - self.given[self.current][self._owner]
 
     def _memory_after(self, rows: IntArray) -> FloatArray:
@@ -112,7 +113,8 @@ class Assignment:
         usage = self.network.usage[rows]
         return np.asarray(usage + (self.memory[rows, None] - usage[:, self.current])[:, self._owner])
 
-    def _fits(self) -> BoolArray:
+    def find_fitting(self) -> BoolArray:
+        """(candidates of all variables,), whether memory limits hold once the candidate is taken."""
         after = self._memory_after(np.arange(len(self.memory))) <= self.network.limits[:, None] * (1.0 + _SLACK)
         return np.asarray(after.all(axis=0))
 

@@ -56,8 +56,8 @@ def offer_neighbours(network: Network, shortlist: Shortlist) -> None:
             continue
         assignment = Assignment(network, choice)
         owner = np.repeat(np.arange(network.num_variables), network.sizes)
-        change = assignment.given - assignment.given[assignment.current][owner]
-        change[~_fits(assignment, owner)] = np.inf
+        change = assignment.list_changes()
+        change[~assignment.find_fitting()] = np.inf
         change[assignment.current] = np.inf
         for at in np.argsort(change, kind="stable"):
             moved = choice.copy()
@@ -67,19 +67,11 @@ def offer_neighbours(network: Network, shortlist: Shortlist) -> None:
             shortlist.offer(network, moved)
 
 
-def _fits(assignment: Assignment, owner: IntArray) -> BoolArray:
-    """(candidates of all variables,), whether memory limits hold once the candidate is taken."""
-    network = assignment.network
-    usage = network.usage
-    after = usage + (assignment.memory[:, None] - usage[:, assignment.current])[:, owner]
-    return np.asarray((after <= network.limits[:, None] * (1.0 + 1e-12)).all(axis=0))
-
-
 def offer_forced(network: Network, shortlist: Shortlist, differs: BoolArray, start: IntArray) -> None:
     """Offer `start` with one variable that matters moved and the others made the best of; the least change first."""
     assignment = Assignment(network, start)
     owner = np.repeat(np.arange(network.num_variables), network.sizes)
-    change = assignment.given - assignment.given[assignment.current][owner]
+    change = assignment.list_changes()
     change[~differs[owner]] = np.inf
     change[assignment.current] = np.inf
     for at in np.argsort(change, kind="stable")[:_MOST_FORCED]:
