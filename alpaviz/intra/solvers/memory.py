@@ -22,6 +22,15 @@ def least_memory(problem: ShardingProblem, row: int, watch: Watch | None = None)
     return _weigh_rows(problem, {row: 1.0}, watch) if len(memory.variables) else (0.0, ())
 
 
+def list_barriers(problem: ShardingProblem) -> tuple[Edge, ...]:
+    """The edges that forbid pairs, which cost inf there, and everything else nothing."""
+    return tuple(
+        Edge(e.u, e.v, e.costs.replaced(np.where(np.isfinite(e.costs.table), 0.0, np.inf)))
+        for e in problem.edges
+        if np.isinf(e.costs.table).any()
+    )
+
+
 def measure_shortage(problem: ShardingProblem, watch: Watch | None = None) -> float:
     """Bytes by which the worst memory row is over its limit in the best case; 0 where rows are not the reason.
 
@@ -62,12 +71,7 @@ def _weigh_rows(
     for r, weight in weights.items():
         for v, usage in zip(problem.memory[r].variables, problem.memory[r].usage, strict=True):
             unary[v] = unary[v] + weight * usage
-    edges = tuple(
-        Edge(e.u, e.v, e.costs.replaced(np.where(np.isfinite(e.costs.table), 0.0, np.inf)))
-        for e in problem.edges
-        if np.isinf(e.costs.table).any()
-    )
-    network = build_network(replace(problem, unary=tuple(unary), edges=edges, memory=()))
+    network = build_network(replace(problem, unary=tuple(unary), edges=list_barriers(problem), memory=()))
     if network is None:
         return float("inf"), ()
     incumbent = Incumbent(network.ceiling, 1e-12)

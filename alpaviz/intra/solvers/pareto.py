@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from alpaviz.errors import SolverError
-from alpaviz.intra.problem import Edge, FloatArray, MemoryRow, ShardingProblem, ShardingSolution, SolveStatus
+from alpaviz.intra.problem import FloatArray, MemoryRow, ShardingProblem, ShardingSolution, SolveStatus
+from alpaviz.intra.solvers.memory import list_barriers
 from alpaviz.intra.solvers.messages import MessagePassing
 from alpaviz.intra.solvers.network import build_network
 from alpaviz.intra.solvers.solve import solve_problem
@@ -212,12 +213,8 @@ class _FrontSearch:
             np.where(np.isfinite(cost), usage, np.inf)
             for cost, usage in zip(self._problem.unary, self._usage, strict=True)
         )
-        edges = tuple(
-            Edge(e.u, e.v, np.where(barred, np.inf, 0.0))
-            for e, barred in ((e, ~np.isfinite(e.cost)) for e in self._problem.edges)
-            if barred.any()
-        )
-        solution = self._solve(replace(self._problem, unary=unary, edges=edges, memory=self._others), None)
+        barriers = list_barriers(self._problem)
+        solution = self._solve(replace(self._problem, unary=unary, edges=barriers, memory=self._others), None)
         # Rounding apart, the bytes of a choice that is proven to take the fewest are the fewest.
         is_proven = solution.status is SolveStatus.OPTIMAL
         measured = self._problem.measure_memory(solution.choice)[self._row] if is_proven else np.inf
