@@ -81,14 +81,13 @@ class PairCosts:
         return PairCosts(table[:, ours] + more[:, theirs], rows, columns)
 
     def take(self, first: IndexArray | None, second: IndexArray | None) -> PairCosts:
-        """The candidates at these positions; None takes all. Classes that are left without any are dropped."""
+        """The candidates at these positions; None takes all. Classes stay, `tight` drops those that nobody has."""
         table, rows, columns = self.table, self.rows, self.columns
         if first is not None:
-            table, rows = (table[first], None) if rows is None else _drop_unused(table, rows[first])
+            table, rows = (table[first], None) if rows is None else (table, rows[first])
         if second is not None:
-            turned, columns = (table.T[second], None) if columns is None else _drop_unused(table.T, columns[second])
-            table = turned.T
-        return PairCosts(np.ascontiguousarray(table), rows, columns)
+            table, columns = (table[:, second], None) if columns is None else (table, columns[second])
+        return PairCosts(table, rows, columns)
 
     def tight(self) -> PairCosts:
         """The same without classes that no candidate has, and with the whole matrix where classes save little."""
@@ -123,10 +122,6 @@ def _cross(
     if is_same and our_height == their_height:
         return ours, everything, everything
     if ours is None or theirs is None:
-        return (
-            None,
-            everything if ours is None else ours,
-            everything if theirs is None else theirs,
-        )
+        return None, everything if ours is None else ours, everything if theirs is None else theirs
     both, rows = np.unique(ours * their_height + theirs, return_inverse=True)
     return rows, both // their_height, both % their_height

@@ -86,8 +86,8 @@ def build_network(problem: ShardingProblem) -> Network | None:
     Raises:
         SolverError: shapes do not fit together, a cost is NaN or minus infinity, or an edge joins a variable to itself.
     """
-    _check(problem)
-    masks = _find_legal(problem)
+    check_problem(problem)
+    masks = find_legal(problem)
     if any(not mask.any() for mask in masks):
         return None
     unary = [np.asarray(cost, dtype=np.float64)[mask] for cost, mask in zip(problem.unary, masks, strict=True)]
@@ -136,7 +136,8 @@ def keep_candidates(network: Network, keep: BoolArray) -> Network | None:
     )
 
 
-def _check(problem: ShardingProblem) -> None:
+def check_problem(problem: ShardingProblem) -> None:
+    """Raise SolverError where costs or memory rows are malformed."""
     sizes = [len(cost) for cost in problem.unary]
     for v, cost in enumerate(problem.unary):
         if np.isnan(cost).any() or np.isneginf(cost).any():
@@ -164,7 +165,7 @@ def _name(problem: ShardingProblem, v: int) -> str:
     return repr(problem.names[v]) if v < len(problem.names) else str(v)
 
 
-def _find_legal(problem: ShardingProblem) -> list[BoolArray]:
+def find_legal(problem: ShardingProblem) -> list[BoolArray]:
     """Candidates that are not forbidden themselves and have a legal partner over every edge."""
     masks: list[BoolArray] = [np.isfinite(cost) for cost in problem.unary]
     barred = [(e.u, e.v, np.isfinite(e.cost)) for e in problem.edges if not np.isfinite(e.costs.table).all()]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from alpaviz.intra.problem import FloatArray, MemoryProfile, ShardingProblem
-from alpaviz.intra.solvers.network import BoolArray, IntArray
+from alpaviz.intra.solvers.network import BoolArray, IntArray, find_legal
 
 _MOST_SERIES_PAIRS = 2_500
 """Largest matrix that eliminating a variable between two others may make."""
@@ -109,21 +109,6 @@ def _restrict(core: Core, u: int, keep: IntArray) -> None:
     for v in list(core.adjacent[u]):
         _look_at(core, u, v)
     core.queue.append(u)
-
-
-def find_legal(problem: ShardingProblem) -> list[BoolArray]:
-    """Candidates that are not forbidden themselves and have a legal partner over every edge."""
-    masks: list[BoolArray] = [np.isfinite(cost) for cost in problem.unary]
-    barred = [(e.u, e.v, np.isfinite(e.cost)) for e in problem.edges if not np.isfinite(e.cost).all()]
-    is_changed = True
-    while is_changed:
-        is_changed = False
-        for u, v, legal in barred:
-            at_u = masks[u] & legal[:, masks[v]].any(axis=1)
-            at_v = masks[v] & legal[at_u].any(axis=0)
-            is_changed |= bool((at_u != masks[u]).any() or (at_v != masks[v]).any())
-            masks[u], masks[v] = at_u, at_v
-    return masks
 
 
 def _start(problem: ShardingProblem, masks: list[BoolArray]) -> Core:

@@ -14,7 +14,7 @@ from alpaviz.intra.solvers.large.kernels import Kernels, load_kernels
 from alpaviz.intra.solvers.large.layout import Layout, lay_out
 from alpaviz.intra.solvers.large.pieces import PieceSearch
 from alpaviz.intra.solvers.large.reduce import Core, reduce_problem
-from alpaviz.intra.solvers.network import IntArray
+from alpaviz.intra.solvers.network import IntArray, check_problem
 from alpaviz.intra.solvers.watch import Watch
 
 NAME = "prices"
@@ -55,7 +55,8 @@ def solve_large(
     Raises:
         SolverError: malformed problem, or numba is missing.
     """
-    check(problem)
+    check_problem(problem)
+    check_profile(problem)
     core = reduce_problem(problem)
     if core is None:
         return _word_nothing(watch, True, float("inf"), 0.0)
@@ -76,26 +77,17 @@ def solve_large(
     return _word(problem, core, layout, ascent, best, watch, tolerance)
 
 
-def check(problem: ShardingProblem) -> None:
-    """Raise SolverError where the profile or a cost is malformed."""
+def check_profile(problem: ShardingProblem) -> None:
+    """Raise SolverError where the memory profile is malformed."""
     sizes = [len(cost) for cost in problem.unary]
     profile = problem.profile
-    if profile is not None:
-        if not len(profile.usage) == len(profile.starts) == len(profile.ends) == len(sizes):
-            raise SolverError(f"memory profile should have one interval and usage for each of {len(sizes)} variables")
-        for v, usage in enumerate(profile.usage):
-            if usage.shape != (sizes[v],) or not (np.isfinite(usage).all() and (usage >= 0.0).all()):
-                raise SolverError(
-                    f"memory profile, variable {v}: usage should be {sizes[v]} finite numbers of at least 0"
-                )
-    for v, cost in enumerate(problem.unary):
-        if np.isnan(cost).any() or np.isneginf(cost).any():
-            raise SolverError(f"variable {v}: a cost is NaN or -inf; use finite costs, or inf to forbid")
-    for e in problem.edges:
-        if e.u == e.v or e.cost.shape != (sizes[e.u], sizes[e.v]):
-            raise SolverError(f"edge {e.u} - {e.v}: cost has shape {e.cost.shape}, or joins a variable to itself")
-        if np.isnan(e.cost).any() or np.isneginf(e.cost).any():
-            raise SolverError(f"edge {e.u} - {e.v}: a cost is NaN or -inf; use finite costs, or inf to forbid")
+    if profile is None:
+        return
+    if not len(profile.usage) == len(profile.starts) == len(profile.ends) == len(sizes):
+        raise SolverError(f"memory profile should have one interval and usage for each of {len(sizes)} variables")
+    for v, usage in enumerate(profile.usage):
+        if usage.shape != (sizes[v],) or not (np.isfinite(usage).all() and (usage >= 0.0).all()):
+            raise SolverError(f"memory profile, variable {v}: usage should be {sizes[v]} finite numbers of at least 0")
 
 
 def _find_room(profile: MemoryProfile | None) -> float:
