@@ -1,4 +1,4 @@
-"""Lower bounds on a large problem, or on a block of it with the rest fixed, and choices decoded on the way.
+"""Lower bounds on a large problem, and choices decoded on the way.
 
 Memory is priced: a step of the timeline has a price per byte, and a candidate pays for what it uses over its interval.
 With prices given, a pairwise problem is left, on which message passing gives a bound and a choice. Prices follow the
@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from alpaviz.intra.problem import FloatArray
-from alpaviz.intra.solvers.large.kernels import Kernels
-from alpaviz.intra.solvers.large.layout import Layout
+from alpaviz.intra.solvers.large.loops import Loops
 from alpaviz.intra.solvers.network import BoolArray, IntArray
 
 _SWEEPS_PER_STEP = 4
@@ -23,93 +22,65 @@ _PATIENCE = 5
 
 
 class Ascent:
-    """Prices and messages of the variables in play; bounds are without the layout's constant.
+    """Prices and messages of all variables; bounds are without the layout's constant.
 
     Attributes:
         bound: best bound so far.
         prices: those that gave it.
-        choice: decoded by the last sweep, over all variables; those not in play as given.
+        choice: decoded by the last sweep.
         excess: of that choice, bytes over the limit at each step of the timeline (negative where under).
         priced: unary costs with memory at the prices last tried.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        kernels: Kernels,
-        nodes: IntArray,
-        unary: FloatArray,
-        limits: FloatArray,
-        choice: IntArray,
-        prices: FloatArray | None = None,
-        messages: FloatArray | None = None,
-    ) -> None:
-        self._layout, self._kernels = layout, kernels
-        self.nodes = nodes
-        self.is_in: BoolArray = np.zeros(layout.size, dtype=np.bool_)
-        self.is_in[nodes] = True
-        self.unary, self.limits = unary, limits
-        self.choice = choice.copy()
-        self.prices = np.zeros(len(limits)) if prices is None else prices
-        self.messages = np.zeros(layout.messages_size) if messages is None else messages
-        self.priced = unary.copy()
+    def __init__(self, loops: Loops) -> None:
+        layout = loops.layout
+        self._loops, self._unary, self._limits = loops, layout.unary, layout.limits
+        self.choice: IntArray = np.zeros(layout.size, dtype=np.int64)
+        self.prices = np.zeros(len(layout.limits))
+        self.priced = layout.unary.copy()
         self.bound = -np.inf
-        self.excess = np.zeros(len(limits))
-        self.is_forward = True
+        self.excess = np.zeros(len(layout.limits))
+        self._messages = np.zeros(layout.messages_size)
+        self._is_forward = True
         self._trial = self.prices
         self._average: FloatArray | None = None
         self._is_priced: BoolArray = self.prices > 0.0
         self._step_size = 1.0
         self._failures = 0
         self._count = 0
-        widest = int(np.diff(layout.offsets).max(initial=1))
-        self._total, self._decoded = np.zeros(widest), np.zeros(widest)
-        self._used = np.zeros(len(limits) + 1)
 
     def evaluate(self) -> float:
         """Cost of the decoded choice."""
-        it = self._layout
-        return self._kernels.evaluate(
-            self.nodes, self.is_in, it.offsets, it.arc_starts, it.heads, it.cost_offsets, it.costs, self.unary,
-            self.choice,
-        )  # fmt: skip
+        return self._loops.evaluate(self._loops.whole, self._unary, self.choice)
 
     def sweep(self) -> float:
         """One pass over the variables at the prices last set, in the other direction than the one before."""
-        it = self._layout
-        bound = self._kernels.sweep(
-            self.nodes, self.is_in, it.offsets, it.arc_starts, it.heads, it.reverses, it.cost_offsets, it.costs,
-            it.message_offsets, self.priced, self.messages, self.is_forward, self.choice, self._total, self._decoded,
-        )  # fmt: skip
-        self.is_forward = not self.is_forward
-        return bound - float(self._trial @ self.limits)
+        bound = self._loops.sweep(
+            self._loops.whole, self.priced, self._messages, self.choice, is_forward=self._is_forward
+        )
+        self._is_forward = not self._is_forward
+        return bound - float(self._trial @ self._limits)
 
     def decode_within(self) -> bool:
         """Decode once more, so that memory holds; False where that got stuck."""
-        it = self._layout
-        return self._kernels.decode_within(
-            self.nodes, self.is_in, it.offsets, it.arc_starts, it.heads, it.reverses, it.cost_offsets, it.costs,
-            it.message_offsets, it.item_starts, it.item_firsts, it.item_lasts, it.usage_offsets, it.usages,
-            self.priced, self.messages, self.is_forward, self.choice, self.limits.copy(), self._decoded,
+        return self._loops.decode_within(
+            self._loops.whole, self.priced, self._messages, self.choice, self._limits.copy(),
+            is_forward=self._is_forward,
         )  # fmt: skip
 
     def measure(self) -> None:
         """Set `excess` to that of `choice`."""
-        it = self._layout
-        self._kernels.measure(
-            self.nodes, it.item_starts, it.item_firsts, it.item_lasts, it.usage_offsets, it.usages, self.choice,
-            self._used,
-        )  # fmt: skip
-        np.subtract(self._used[:-1], self.limits, out=self.excess)
+        np.subtract(self._loops.measure(self._loops.whole, self.choice), self._limits, out=self.excess)
+
+    def improve(self) -> None:
+        """Local search from `choice`, whose excess is measured and not over."""
+        self._loops.improve(self.choice, -self.excess)
+        self.measure()
 
     def try_prices(self) -> float:
         """Price memory as last set, pass messages, and give the bound; `choice` and `excess` are those decoded."""
-        it = self._layout
         sums = np.concatenate([[0.0], np.cumsum(self._trial)])
-        self._kernels.price_items(
-            self.nodes, it.offsets, it.item_starts, it.item_firsts, it.item_lasts, it.usage_offsets, it.usages, sums,
-            self.unary, self.priced,
-        )  # fmt: skip
+        self._loops.price(self._loops.whole, self._unary, sums, self.priced)
         bound = max(self.sweep() for _ in range(_SWEEPS_PER_STEP))
         self.measure()
         return bound

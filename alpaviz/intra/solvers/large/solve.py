@@ -10,8 +10,9 @@ import numpy as np
 from alpaviz.errors import SolverError
 from alpaviz.intra.problem import MemoryProfile, ShardingProblem, ShardingSolution, SolveStatus
 from alpaviz.intra.solvers.large.ascent import Ascent
-from alpaviz.intra.solvers.large.kernels import Kernels, load_kernels
+from alpaviz.intra.solvers.large.kernels import load_kernels
 from alpaviz.intra.solvers.large.layout import Layout, lay_out
+from alpaviz.intra.solvers.large.loops import Loops
 from alpaviz.intra.solvers.large.pieces import PieceSearch
 from alpaviz.intra.solvers.large.reduce import Core, reduce_problem
 from alpaviz.intra.solvers.network import IntArray, check_problem
@@ -28,7 +29,6 @@ _PROGRESS_OF_PIECES = 1e-5
 _STEPS_BETWEEN_REPAIRS = 5
 _WORST_TO_IMPROVE = 1.2
 """Repaired choices that cost more than this much of the incumbent are not worth a local search."""
-_MOST_PASSES = 20
 _SAFETY = 1e-9
 """Relative to the sizes that go into a bound: what rounding may add to it."""
 
@@ -64,16 +64,14 @@ def solve_large(
         return _word_nothing(watch, True, float("inf"), float(-core.limits.min()))
     layout = lay_out(core)
     watch = watch if has_limit else watch.take(SECONDS_WITHOUT_LIMIT)
-    kernels = load_kernels()
-    ascent = Ascent(
-        layout, kernels, np.arange(layout.size), layout.unary, layout.limits, np.zeros(layout.size, dtype=np.int64)
-    )
+    loops = Loops(layout, load_kernels())
+    ascent = Ascent(loops)
     best = _Best(_find_room(problem.profile))
     if warm_start is not None:
         _try_start(core, ascent, warm_start, best)
     gap = tolerance if has_limit else max(tolerance, _GAP_TO_STOP_AT)
-    _run(ascent, layout, kernels, best, watch.take(_SHARE_OF_ASCENT * watch.seconds_left), gap)
-    _improve_pieces(ascent, layout, kernels, best, watch, gap)
+    _run(ascent, layout, best, watch.take(_SHARE_OF_ASCENT * watch.seconds_left), gap)
+    _improve_pieces(ascent, loops, best, watch, gap)
     return _word(problem, core, layout, ascent, best, watch, tolerance)
 
 
@@ -97,7 +95,7 @@ def _find_room(profile: MemoryProfile | None) -> float:
     return 1e-12 * profile.limit
 
 
-def _run(ascent: Ascent, layout: Layout, kernels: Kernels, best: _Best, watch: Watch, gap: float) -> None:
+def _run(ascent: Ascent, layout: Layout, best: _Best, watch: Watch, gap: float) -> None:
     best.progress_at = watch.seconds
     step = 0
     while layout.size and not watch.is_over():
@@ -108,7 +106,7 @@ def _run(ascent: Ascent, layout: Layout, kernels: Kernels, best: _Best, watch: W
         if step % _STEPS_BETWEEN_REPAIRS == 0 and ascent.decode_within():
             ascent.measure()
             if ascent.evaluate() < best.cost + (_WORST_TO_IMPROVE - 1.0) * abs(best.cost):
-                _improve(ascent, layout, kernels)
+                ascent.improve()
                 _offer(ascent, best, watch)
         ascent.choice[:], ascent.excess[:] = decoded, excess
         ascent.move(bound, best.cost if best.choice is not None else bound + 0.3 * abs(bound))
@@ -119,11 +117,12 @@ def _run(ascent: Ascent, layout: Layout, kernels: Kernels, best: _Best, watch: W
             return
 
 
-def _improve_pieces(ascent: Ascent, layout: Layout, kernels: Kernels, best: _Best, watch: Watch, gap: float) -> None:
+def _improve_pieces(ascent: Ascent, loops: Loops, best: _Best, watch: Watch, gap: float) -> None:
     """Large neighbourhood search from the best choice, at the best prices."""
+    layout = loops.layout
     if best.choice is None or not layout.size:
         return
-    search = PieceSearch(layout, kernels, best.choice, best.cost, ascent.prices, best.room)
+    search = PieceSearch(loops, best.choice, best.cost, ascent.prices, best.room)
     best.progress_at, before = watch.seconds, best.cost
     while not watch.is_over() and best.cost - ascent.bound > gap * abs(best.cost + layout.constant):
         if search.attempt():
@@ -149,20 +148,6 @@ def _offer(ascent: Ascent, best: _Best, watch: Watch) -> None:
         if best.choice is None or cost < best.cost - _PROGRESS * abs(best.cost):
             best.progress_at = watch.seconds
         best.choice, best.cost = ascent.choice.copy(), cost
-
-
-def _improve(ascent: Ascent, layout: Layout, kernels: Kernels) -> None:
-    """Local search from the ascent's choice, whose excess is measured and not over."""
-    it, free = layout, -ascent.excess
-    room = np.zeros(int(np.diff(it.offsets).max(initial=1)))
-    for _ in range(_MOST_PASSES):
-        saved = kernels.improve(
-            ascent.nodes, it.offsets, it.arc_starts, it.heads, it.reverses, it.cost_offsets, it.costs, it.item_starts,
-            it.item_firsts, it.item_lasts, it.usage_offsets, it.usages, it.unary, ascent.choice, free, room,
-        )  # fmt: skip
-        if saved <= 0.0:
-            break
-    ascent.measure()
 
 
 def _try_start(core: Core, ascent: Ascent, named: tuple[int, ...], best: _Best) -> None:
