@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from alpaviz.intra.restrict import find_pinned_layer, list_labels
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan_builder import ChosenStage
 from alpaviz.planner_state import Alternative
-from alpaviz.program.program import Program
+from alpaviz.program.program import Op, Program
 from alpaviz.program.strategy import Strategy
 
 
@@ -27,18 +28,12 @@ def list_alternatives(
     """
     layer = find_pinned_layer(program, Pin(PinKind.STRATEGY, op_name, ""))
     stage = next(s for s in chosen if s.first <= layer <= s.last)
-    instance = stage.solver.structure.instances[layer]
     key = stage.shapes.keys[layer]
-    layer_problem = stage.solver.problems[key[0]]
-    position = next(p for p, i in enumerate(instance.ops) if program.ops[i].name == op_name)
-    op = program.ops[instance.ops[position]]
-    labels = list_labels(op, position, instance, layer_problem, stage.solver.costs)
-    if labels is None:
-        raise PinError(f"op {op_name} is made from scalars alone and costs nothing: there is nothing to decide.")
-    local, per_candidate = labels
+    decision = find_decision(program, stage, layer, op_name)
+    op, per_candidate = decision.op, decision.labels
     shape = stage.shapes.find(stage.first, stage.last)
     problem = stage.solver.build(shape)
-    variable = problem.offsets[key] + local
+    variable = problem.offsets[key] + decision.variable
     repeats = dict(shape.groups)[key]
     micro = _price_candidates(problem.micro, stage.solved.choice, variable) / repeats
     once = _price_candidates(problem.once, stage.solved.choice, variable) / repeats
@@ -57,7 +52,7 @@ def list_alternatives(
     for k, label in enumerate(per_candidate):
         if label not in best or k == now or (delta[k] < delta[best[label]] and best[label] != now):
             best[label] = k
-    strategies = _list_strategies(stage, instance.layer, position, per_candidate)
+    strategies = _list_strategies(stage, layer, decision.position, per_candidate)
     found = []
     for label, k in best.items():
         cost = stage.solver.costs.price_op(program, op, strategies[k])
@@ -69,6 +64,34 @@ def list_alternatives(
             )
         )  # fmt: skip
     return tuple(sorted(found, key=lambda a: (not a.is_chosen, a.delta_s, a.strategy)))
+
+
+@dataclass(frozen=True, slots=True)
+class OpDecision:
+    """Where an op of a layer is decided: its place in the layer, the variable of the layer's problem, what each of its
+    candidates makes of the op."""
+
+    op: Op
+    position: int
+    variable: int
+    labels: Sequence[str]
+
+
+def find_decision(program: Program, stage: ChosenStage, layer: int, op_name: str) -> OpDecision:
+    """What decides the op of this name in `layer`, which `stage` holds.
+
+    Raises:
+        PinError: nothing is decided about it.
+    """
+    instance = stage.solver.structure.instances[layer]
+    position = next(p for p, i in enumerate(instance.ops) if program.ops[i].name == op_name)
+    op = program.ops[instance.ops[position]]
+    layer_problem = stage.solver.problems[stage.shapes.keys[layer][0]]
+    labels = list_labels(op, position, instance, layer_problem, stage.solver.costs)
+    if labels is None:
+        raise PinError(f"op {op_name} is made from scalars alone and costs nothing: there is nothing to decide.")
+    variable, per_candidate = labels
+    return OpDecision(op, position, variable, per_candidate)
 
 
 def count_passes(chosen: Sequence[ChosenStage], stage: ChosenStage, num_microbatches: int) -> int:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from alpaviz.alternatives import count_passes
+from alpaviz.alternatives import count_passes, find_decision
 from alpaviz.cluster import Cluster
 from alpaviz.errors import AlpaVizError, PinError
 from alpaviz.intra.problem import FloatArray, ShardingSolution, SolveStatus
-from alpaviz.intra.restrict import find_pinned_layer, list_labels
+from alpaviz.intra.restrict import find_pinned_layer
 from alpaviz.intra.solvers import find_best_choices, find_forced_optima, find_pareto_front, solve_problem
 from alpaviz.intra.solvers.network import BoolArray
 from alpaviz.intra.stage_problem import StageProblem
@@ -102,8 +102,7 @@ class StageVariants:
         """Up to `count` plans from the least memory of this stage to its least time, none of them beaten in both."""
         if count < 2:
             raise AlpaVizError(f"count must be at least 2, not {count}: a front has two ends.")
-        # Any finite limit makes a memory row; the search does not look at it.
-        problem = self._build(memory_limit=self.memory_limit)
+        problem = self._build()
         front = find_pareto_front(problem.problem, 0, count=count, time_limit=_SECONDS, should_stop=should_stop)
         return tuple(
             FrontPlan(
@@ -125,12 +124,13 @@ class StageVariants:
             raise PinError(
                 f"op {op} is in layer {layer}; stage {self.index} holds layers {stage.first} to {stage.last}."
             )
-        local, labels = self._list_labels(op, layer)
+        decision = find_decision(program, stage, layer, op)
+        labels = decision.labels
         restriction = stage.shapes.keys[layer][1]
         shapes = stage.shapes.set_apart(layer, restriction)
         problem = stage.solver.build(shapes.find(stage.first, stage.last), stage.in_flight, self.memory_limit)
         solution = solve_problem(problem.problem, tolerance=TOLERANCE, should_stop=should_stop)
-        variable = problem.offsets[shapes.keys[layer]] + local
+        variable = problem.offsets[shapes.keys[layer]] + decision.variable
         (forced,) = find_forced_optima(
             problem.problem, solution, [variable], time_limit=_SECONDS, should_stop=should_stop
         )
@@ -141,22 +141,9 @@ class StageVariants:
         passes = count_passes(self.chosen, stage, program.num_microbatches)
         return _rank(labels, forced.objective, exact, solution.objective, now, passes)
 
-    def _list_labels(self, op_name: str, layer: int) -> tuple[int, Sequence[str]]:
-        """The variable, in its layer, that decides the op, and the op's strategy under each of its candidates."""
-        stage, program = self.stage, self.program
-        instance = stage.solver.structure.instances[layer]
-        position = next(p for p, i in enumerate(instance.ops) if program.ops[i].name == op_name)
-        op = program.ops[instance.ops[position]]
-        problem = stage.solver.problems[stage.shapes.keys[layer][0]]
-        labels = list_labels(op, position, instance, problem, stage.solver.costs)
-        if labels is None:
-            raise PinError(f"op {op_name} is made from scalars alone and costs nothing: there is nothing to decide.")
-        return labels
-
-    def _build(self, memory_limit: float | None = None) -> StageProblem:
+    def _build(self) -> StageProblem:
         stage = self.stage
-        limit = self.memory_limit if memory_limit is None else memory_limit
-        return stage.solver.build(stage.shapes.find(stage.first, stage.last), stage.in_flight, limit)
+        return stage.solver.build(stage.shapes.find(stage.first, stage.last), stage.in_flight, self.memory_limit)
 
     def _known(self, problem: StageProblem) -> ShardingSolution | None:
         """The plan's own choice, as a solution of `problem` to start from."""
