@@ -6,12 +6,14 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 
 from alpaviz.errors import SolverError
 from alpaviz.intra.problem import MemoryProfile, MemoryRow, ShardingProblem, SolveStatus
 from alpaviz.intra.solvers import find_best_choices, find_pareto_front
 from tests.sharding_problems import every_choice, make_training_step, sharding_problems
+
+limited_problems = sharding_problems(max_variables=4).filter(lambda problem: bool(problem.memory))
 
 
 def find_true_front(problem: ShardingProblem, row: int) -> list[tuple[float, float]]:
@@ -35,9 +37,8 @@ def is_dominated(point: tuple[float, float], front: list[tuple[float, float]]) -
 
 
 @settings(max_examples=60, deadline=None)
-@given(sharding_problems(max_variables=4))
+@given(limited_problems)
 def test_no_point_that_is_proven_is_beaten(problem: ShardingProblem) -> None:
-    assume(problem.memory)
     front = find_true_front(problem, 0)
     found = find_pareto_front(problem, 0, count=20)
     assert all(
@@ -48,9 +49,8 @@ def test_no_point_that_is_proven_is_beaten(problem: ShardingProblem) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(sharding_problems(max_variables=4))
+@given(limited_problems)
 def test_the_ends_are_the_least_bytes_and_the_least_time(problem: ShardingProblem) -> None:
-    assume(problem.memory)
     front = find_true_front(problem, 0)
     found = find_pareto_front(problem, 0, count=20)
     assert bool(found.points) == bool(front)
@@ -60,18 +60,16 @@ def test_the_ends_are_the_least_bytes_and_the_least_time(problem: ShardingProble
 
 
 @settings(max_examples=60, deadline=None)
-@given(sharding_problems(max_variables=4))
+@given(limited_problems)
 def test_no_choice_is_below_the_bound(problem: ShardingProblem) -> None:
-    assume(problem.memory)
     found = find_pareto_front(problem, 0, count=20)
     for usage, cost in find_true_front(problem, 0):
         assert found.bound(usage * (1 + 1e-12)) <= cost + 1e-7 * abs(cost) + 1e-12
 
 
 @settings(max_examples=60, deadline=None)
-@given(sharding_problems(max_variables=4))
+@given(limited_problems)
 def test_along_the_front_bytes_rise_and_time_falls(problem: ShardingProblem) -> None:
-    assume(problem.memory)
     points = find_pareto_front(problem, 0, count=20).points
     assert all(a.usage < b.usage and a.objective > b.objective for a, b in itertools.pairwise(points))
 
