@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from alpaviz.errors import InvalidClusterError
+
+DTYPES = (
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+    "float8_e4m3", "float8_e3m4", "float8_e8m0fnu", "float4_e2m1fn", "int64", "int32", "int16", "int8", "int4", "int2",
+    "uint64", "uint32", "uint16", "uint8", "uint4", "uint2", "complex64", "complex128", "bool",
+)  # fmt: skip
+"""Names of dtypes, as numpy and ml_dtypes write them, that a device may have a rate for."""
 
 
 def _require_positive(owner: str, field: str, value: float, unit: str) -> None:
@@ -36,6 +44,10 @@ class DeviceType:
         if "float32" not in dict(self.flops):
             raise InvalidClusterError(f"{owner}: flops must hold a rate for 'float32' in FLOP/s.")
         for dtype, rate in self.flops:
+            if dtype not in DTYPES:
+                raise InvalidClusterError(
+                    f"{owner}: flops names the unknown dtype {dtype!r}. Known: {', '.join(DTYPES)}."
+                )
             _require_positive(owner, f"flops[{dtype!r}]", rate, "FLOP/s")
 
     def peak_flops(self, dtype: str) -> float:
@@ -53,7 +65,7 @@ class Link:
 
     def __post_init__(self) -> None:
         _require_positive("link", "bandwidth", self.bandwidth, "bytes/s")
-        if not (math.isfinite(self.latency) and self.latency >= 0):
+        if not (isinstance(self.latency, (int, float)) and math.isfinite(self.latency) and self.latency >= 0):
             raise InvalidClusterError(f"link: latency must be a number of seconds of at least 0, not {self.latency!r}.")
 
 
@@ -85,6 +97,18 @@ class Cluster:
     hosts: tuple[Host, ...]
     network: Link
     is_virtual: bool = False
+
+    @staticmethod
+    def from_toml(path: str | Path) -> Cluster:
+        """The cluster that a TOML file describes (the fields: `alpaviz.cluster.toml_cluster`).
+
+        Raises:
+            InvalidClusterError: the file cannot be read, or a field is missing, misspelt or wrong; the message names
+                the file, the field and its unit.
+        """
+        from alpaviz.cluster.toml_cluster import read_cluster
+
+        return read_cluster(path)
 
     def __post_init__(self) -> None:
         if not self.hosts:

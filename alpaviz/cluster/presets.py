@@ -1,100 +1,81 @@
-"""Clusters by name, and a short way to describe one's own.
-
-Figures are dense peaks and one-way bandwidths; each device and host names its public source.
-"""
+"""Clusters by name, and a short way to describe one's own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from typing import TypeVar
 
+from alpaviz.cluster.catalogue import CatalogueEntry, HostPreset, load_catalogue
 from alpaviz.cluster.description import Cluster, DeviceType, Host, Link
+from alpaviz.cluster.fields import suggest
+from alpaviz.cluster.topology import Bridges, DirectLinks, Switch, Torus
 from alpaviz.errors import InvalidClusterError
 
-DEVICES: dict[str, DeviceType] = {
-    # NVIDIA V100 data sheet: 125 TFLOP/s fp16 tensor, 15.7 fp32, 900 GB/s. It has no bf16: those run at the fp32 rate.
-    "V100-16GB": DeviceType("V100-16GB", 16e9, 900e9, (("float32", 15.7e12), ("float16", 125e12))),
-    "V100-32GB": DeviceType("V100-32GB", 32e9, 900e9, (("float32", 15.7e12), ("float16", 125e12))),
-    # NVIDIA A100 data sheet; float32 matrix products use TF32.
-    "A100-40GB": DeviceType(
-        "A100-40GB", 40e9, 1555e9, (("float32", 156e12), ("float16", 312e12), ("bfloat16", 312e12), ("int8", 624e12))
-    ),
-    "A100-80GB": DeviceType(
-        "A100-80GB", 80e9, 2039e9, (("float32", 156e12), ("float16", 312e12), ("bfloat16", 312e12), ("int8", 624e12))
-    ),
-    # NVIDIA H100 and H200 data sheets, SXM.
-    "H100-80GB": DeviceType(
-        "H100-80GB", 80e9, 3350e9, (("float32", 494.5e12), ("float16", 989e12), ("bfloat16", 989e12), ("int8", 1979e12))
-    ),
-    "H200-141GB": DeviceType(
-        "H200-141GB",
-        141e9,
-        4800e9,
-        (("float32", 494.5e12), ("float16", 989e12), ("bfloat16", 989e12), ("int8", 1979e12)),
-    ),
-    # NVIDIA B200 data sheet (HGX and DGX), dense.
-    "B200-180GB": DeviceType(
-        "B200-180GB",
-        180e9,
-        8000e9,
-        (("float32", 1125e12), ("float16", 2250e12), ("bfloat16", 2250e12), ("int8", 4500e12)),
-    ),
-    # NVIDIA L4 and L40S data sheets, without sparsity; no NVLink. float32 matrix products use TF32.
-    "L4-24GB": DeviceType(
-        "L4-24GB", 24e9, 300e9, (("float32", 60e12), ("float16", 121e12), ("bfloat16", 121e12), ("int8", 242e12))
-    ),
-    "L40S-48GB": DeviceType(
-        "L40S-48GB", 48e9, 864e9, (("float32", 183e12), ("float16", 362e12), ("bfloat16", 362e12), ("int8", 733e12))
-    ),
-    # NVIDIA Ada white paper: fp16 with fp32 accumulation, half of the advertised rate; no NVLink, no peer-to-peer.
-    "RTX-4090": DeviceType(
-        "RTX-4090", 24e9, 1008e9, (("float32", 82.6e12), ("float16", 165e12), ("bfloat16", 165e12), ("int8", 660e12))
-    ),
-    # AMD MI300X data sheet, dense.
-    "MI300X-192GB": DeviceType(
-        "MI300X-192GB",
-        192e9,
-        5300e9,
-        (("float32", 163.4e12), ("float16", 1307e12), ("bfloat16", 1307e12), ("int8", 2614e12)),
-    ),
-    # One core of a current server, order of magnitude only: for trying plans on virtual devices.
-    "CPU": DeviceType("CPU", 4e9, 10e9, (("float32", 50e9), ("float64", 25e9))),
-}
+T = TypeVar("T")
+
+DEVICES: dict[str, DeviceType] = {name: entry.device for name, entry in load_catalogue().devices.items()}
 """Device types by name."""
 
-
-@dataclass(frozen=True, slots=True)
-class HostPreset:
-    """A kind of host: its devices, what joins them, what joins hosts, and where the figures are from."""
-
-    device: str
-    num_devices: int
-    link: Link
-    network: Link
-    source: str
-
-
-PRESETS: dict[str, HostPreset] = {
-    # NVLink 2: 6 links of 25 GB/s a device, about 0.85 of it reached in a ring; 25 Gbit/s a host.
-    "p3.16xlarge": HostPreset(
-        "V100-16GB", 8, Link(128e9, 6e-6), Link(3.1e9, 25e-6), "AWS P3 instance page; Zheng et al. 2022, section 8"
-    ),
-    "p3dn.24xlarge": HostPreset("V100-32GB", 8, Link(128e9, 6e-6), Link(12.5e9, 25e-6), "AWS P3 instance page"),
-    # NVSwitch: 300 GB/s one way; 230 GB/s measured by nccl-tests (NVIDIA/nccl#527). 4 x 100 Gbit/s a host.
-    "p4d.24xlarge": HostPreset("A100-40GB", 8, Link(230e9, 5e-6), Link(50e9, 20e-6), "AWS P4 page; NVIDIA/nccl#527"),
-    "dgx-a100": HostPreset("A100-80GB", 8, Link(230e9, 5e-6), Link(200e9, 10e-6), "NVIDIA DGX A100 data sheet"),
-    # NVSwitch: 450 GB/s one way; 370 GB/s measured in a ring (NVIDIA/nccl-tests#212). 8 x 400 Gbit/s a host.
-    "dgx-h100": HostPreset("H100-80GB", 8, Link(370e9, 4e-6), Link(400e9, 10e-6), "NVIDIA DGX H100 data sheet"),
-    "p5.48xlarge": HostPreset("H100-80GB", 8, Link(370e9, 4e-6), Link(400e9, 20e-6), "AWS P5 instance page"),
-    "a3-megagpu-8g": HostPreset("H100-80GB", 8, Link(370e9, 4e-6), Link(200e9, 20e-6), "Google Cloud A3 Mega page"),
-    "dgx-h200": HostPreset("H200-141GB", 8, Link(370e9, 4e-6), Link(400e9, 10e-6), "NVIDIA DGX H200 data sheet"),
-    "p5en.48xlarge": HostPreset("H200-141GB", 8, Link(370e9, 4e-6), Link(400e9, 20e-6), "AWS P5 instance page"),
-    # NVLink 5: 900 GB/s one way, no measured ring found: the share that H100 reaches (0.82).
-    "p6-b200.48xlarge": HostPreset("B200-180GB", 8, Link(740e9, 4e-6), Link(400e9, 20e-6), "AWS P6 instance page"),
-}
+PRESETS: dict[str, HostPreset] = load_catalogue().hosts
 """Hosts by name. Latencies are usual values for small messages, not from a data sheet."""
 
 _VIRTUAL_LINK = Link(4e9, 20e-6)
 _VIRTUAL_NETWORK = Link(1e9, 100e-6)
+
+
+def list_catalogue() -> tuple[CatalogueEntry, ...]:
+    """Every device and host of the catalogue, each figure with its source."""
+    catalogue = load_catalogue()
+    devices = [
+        CatalogueEntry(name, "device", entry.family, _describe_device(entry.device), entry.sources)
+        for name, entry in catalogue.devices.items()
+    ]
+    hosts = [
+        CatalogueEntry(name, "host", preset.family, _describe_host(preset), preset.sources)
+        for name, preset in catalogue.hosts.items()
+    ]
+    return (*devices, *hosts)
+
+
+def _describe_device(device: DeviceType) -> str:
+    rates = ", ".join(f"{dtype} {rate / 1e12:.4g}" for dtype, rate in device.flops)
+    memory, bandwidth = device.memory_bytes / 1e9, device.memory_bandwidth / 1e9
+    return f"{memory:.4g} GB at {bandwidth:.4g} GB/s; TFLOP/s: {rates}"
+
+
+def _describe_host(preset: HostPreset) -> str:
+    inside, network = preset.link.bandwidth / 1e9, preset.network.bandwidth / 1e9
+    kind = {Switch: "a switch", DirectLinks: "direct links", Bridges: "PCIe bridges"}.get(type(preset.topology), "")
+    if isinstance(preset.topology, Torus):
+        wraps = "with" if any(preset.topology.wraps) else "without"
+        kind = f"a torus {'x'.join(map(str, preset.topology.dims))} {wraps} wrap-around"
+    return (
+        f"{preset.num_devices} x {preset.device}, {inside:.4g} GB/s a device over {kind}; {network:.4g} GB/s a host "
+        f"over {preset.num_cards} network card{'s' * (preset.num_cards > 1)}"
+    )
+
+
+def find_device(name: str) -> DeviceType:
+    """A device type by name.
+
+    Raises:
+        InvalidClusterError: there is none; the message says which names are close.
+    """
+    return _find(name, DEVICES, "device type")
+
+
+def find_host(name: str) -> HostPreset:
+    """A host by name. Raises as `find_device`."""
+    return _find(name, PRESETS, "cluster preset")
+
+
+def _find(name: str, known: Mapping[str, T], what: str) -> T:
+    by_lower = {other.lower(): entry for other, entry in known.items()}
+    found = by_lower.get(name.strip().lower())
+    if found is None:
+        raise InvalidClusterError(f"No {what} is called {name!r}.{suggest(name, known)} Known: {', '.join(known)}.")
+    return found
 
 
 def get_cluster(name: str, num_hosts: int = 1) -> Cluster:
@@ -105,9 +86,11 @@ def get_cluster(name: str, num_hosts: int = 1) -> Cluster:
     """
     preset = PRESETS.get(name.lower())
     if preset is None:
+        _check_slice(name.lower())
         raise InvalidClusterError(
-            f"No cluster preset is called {name!r}. Presets: {', '.join(PRESETS)}; also 'virtual:8' and 'virtual:2x4' "
-            "for CPU devices of this machine. describe_cluster makes one of your own."
+            f"No cluster preset is called {name!r}.{suggest(name, PRESETS)} Presets: {', '.join(PRESETS)}; also "
+            "'virtual:8' and 'virtual:2x4' for CPU devices of this machine. describe_cluster or Cluster.from_toml "
+            "makes one of your own."
         )
     return describe_cluster(
         f"{name.lower()}:{num_hosts}",
@@ -117,6 +100,18 @@ def get_cluster(name: str, num_hosts: int = 1) -> Cluster:
         link=preset.link,
         network=preset.network,
     )
+
+
+def _check_slice(name: str) -> None:
+    """Say which slices there are, if `name` is that of a slice of a known TPU."""
+    kind, _, shape = name.rpartition("-")
+    dims = shape.split("x")
+    others = [other.removeprefix(f"{kind}-") for other in PRESETS if other.rpartition("-")[0] == kind]
+    if not (kind.startswith("tpu-") and others and all(size.isdigit() for size in dims)):
+        return
+    count, pod = math.prod(map(int, dims)), load_catalogue().pods[kind]
+    problem = f", more than the {pod} of a pod of {kind}" if count > pod else f", which is no slice of {kind}"
+    raise InvalidClusterError(f"{name!r} has {count} chips{problem}. Slices: {', '.join(others)}.")
 
 
 def describe_cluster(
@@ -141,7 +136,9 @@ def describe_cluster(
     """
     if isinstance(device, str):
         if device not in DEVICES:
-            raise InvalidClusterError(f"No device type is called {device!r}. Known: {', '.join(DEVICES)}.")
+            raise InvalidClusterError(
+                f"No device type is called {device!r}.{suggest(device, DEVICES)} Known: {', '.join(DEVICES)}."
+            )
         device = DEVICES[device]
     if not (isinstance(num_hosts, int) and num_hosts > 0):
         raise InvalidClusterError(f"cluster {name!r}: num_hosts must be a whole number above 0, not {num_hosts!r}.")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alpaviz.cluster.description import Cluster, Link
-from alpaviz.cluster.mesh import LogicalMesh, Submesh, SubmeshShape
+from alpaviz.cluster.description import Cluster
+from alpaviz.cluster.mesh import MESH_AXES, LogicalMesh, Submesh, SubmeshShape
+from alpaviz.cluster.wiring import list_axis_groups
 from alpaviz.errors import InvalidClusterError
 
 
@@ -54,11 +55,11 @@ def _list_factorizations(total: int, count: int) -> list[tuple[int, ...]]:
 def make_logical_mesh(cluster: Cluster, shape: SubmeshShape, axes: tuple[int, ...]) -> LogicalMesh:
     """The submesh seen as an array of shape `axes`, hosts varying slowest.
 
-    An axis whose groups stay inside a host gets the host's link. Where groups leave their host, each gets its share of
-    the network card (`LogicalMesh.links`) and the network's latency.
+    An axis whose groups stay inside a host gets what the links that they cross give (`find_topology`). Where groups
+    leave their host, each gets its share of the network cards (`LogicalMesh.links`) and the network's latency.
 
     Raises:
-        InvalidClusterError: the axes do not multiply to the number of devices.
+        InvalidClusterError: the axes do not multiply to the number of devices, or the cluster has fewer.
     """
     size = 1
     for n in axes:
@@ -67,35 +68,15 @@ def make_logical_mesh(cluster: Cluster, shape: SubmeshShape, axes: tuple[int, ..
         raise InvalidClusterError(
             f"logical mesh {'x'.join(map(str, axes))} has {size} devices, the submesh {shape} has {shape.num_devices}."
         )
-    links, stride = [], size
-    for n in axes:
-        stride //= n
-        links.append(_find_axis_link(cluster, shape, n, stride))
-    return LogicalMesh(shape, axes, tuple(links), cluster.device_type)
-
-
-def _find_axis_link(cluster: Cluster, shape: SubmeshShape, size: int, stride: int) -> Link:
-    """What one group of `size` devices, `stride` apart, gets while all such groups communicate."""
-    leaving = _count_leaving_groups(shape, size, stride)
-    inside = cluster.hosts[0].link
-    if leaving == 0:
-        return inside
-    # A ring in the order of devices leaves a host once and enters it once, and links carry both ways at once: each
-    # group that leaves a host takes one share of its network card.
-    return Link(min(cluster.network.bandwidth / leaving, inside.bandwidth), cluster.network.latency)
-
-
-def _count_leaving_groups(shape: SubmeshShape, size: int, stride: int) -> int:
-    """Groups of the busiest host that have devices on other hosts too; 0 where every group stays in its host."""
-    hosts_of_group: dict[tuple[int, int], set[int]] = {}
-    for device in range(shape.num_devices):
-        group = (device // (size * stride), device % stride)
-        hosts_of_group.setdefault(group, set()).add(device // shape.devices_per_host)
-    leaving = [0] * shape.num_hosts
-    for hosts in hosts_of_group.values():
-        for host in hosts if len(hosts) > 1 else ():
-            leaving[host] += 1
-    return max(leaving)
+    if shape.num_hosts > cluster.num_hosts or shape.devices_per_host > cluster.devices_per_host:
+        raise InvalidClusterError(
+            f"submesh {shape} needs {shape.num_hosts} hosts of {shape.devices_per_host} devices, cluster "
+            f"{cluster.name!r} has {cluster.num_hosts} of {cluster.devices_per_host}."
+        )
+    groups = list_axis_groups(cluster, shape, axes)
+    by_axis = {group.axes[0]: group.link for group in groups if len(group.axes) == 1}
+    links = tuple(by_axis.get(name, cluster.hosts[0].link) for name in MESH_AXES[: len(axes)])
+    return LogicalMesh(shape, axes, links, cluster.device_type, groups)
 
 
 def place_submeshes(cluster: Cluster, shapes: Sequence[SubmeshShape]) -> tuple[Submesh, ...]:

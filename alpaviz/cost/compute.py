@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from alpaviz.cluster.catalogue import load_catalogue
 from alpaviz.cluster.description import DeviceType
 
 _BEST_MATMUL = {
-    "A100-40GB": 0.87,
-    "A100-80GB": 0.87,
-    "H100-80GB": 0.80,
-    "H200-141GB": 0.80,
-    "B200-180GB": 0.78,
-    "MI300X-192GB": 0.51,
+    (name, dtype): share for name, entry in load_catalogue().devices.items() for dtype, share in entry.matmul_efficiency
 }
-"""Share of the peak FLOP/s of bfloat16 matrix products of the best shape that a search finds, by device type (MAMF
-table of stas00/ml-engineering). Where it has no figure: 0.82."""
+"""Share of the peak FLOP/s that the best matrix product found reaches, by device type and dtype: the catalogue's
+figures. A dtype without one has that of bfloat16, a device type without any 0.82."""
 _ORDINARY = 0.85
 """What the shapes of ordinary layers reach of that: an assumption, not measured."""
 _EFFICIENCY = {"convolution": 0.55, "gather": 0.3, "elementwise": 0.3}
@@ -42,13 +38,14 @@ def price_compute(
     if flops <= 0 and bytes_moved <= 0:
         return 0.0
     memory_s = bytes_moved / (device_type.memory_bandwidth * _BANDWIDTH_EFFICIENCY)
-    compute_s = flops / (device_type.peak_flops(dtype) * find_efficiency(op_class, device_type))
+    compute_s = flops / (device_type.peak_flops(dtype) * find_efficiency(op_class, device_type, dtype))
     has_kernel = op_class in ("matmul", "convolution", "gather")
     return max(memory_s, compute_s) + (_KERNEL_S if has_kernel else 0.0)
 
 
-def find_efficiency(op_class: str, device_type: DeviceType) -> float:
+def find_efficiency(op_class: str, device_type: DeviceType, dtype: str = "bfloat16") -> float:
     """Share of the peak FLOP/s that a large op of this class reaches."""
     if op_class == "matmul":
-        return _ORDINARY * _BEST_MATMUL.get(device_type.name, 0.82)
+        usual = _BEST_MATMUL.get((device_type.name, "bfloat16"), 0.82)
+        return _ORDINARY * _BEST_MATMUL.get((device_type.name, dtype), usual)
     return _EFFICIENCY.get(op_class, _EFFICIENCY["elementwise"])

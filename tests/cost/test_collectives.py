@@ -45,9 +45,9 @@ def test_axes_of_one_device_cost_nothing(kind: CollectiveKind) -> None:
     assert price_collective(kind, MB, thin, ("x", "y")) == price_collective(kind, MB, thin, ("y",))
 
 
-def test_one_ring_over_two_hosts_has_the_whole_network_card() -> None:
+def test_one_ring_over_two_hosts_has_the_whole_network_card_and_crosses_it_twice() -> None:
     mesh = make_mesh(2, 4, 8)
-    assert price_collective("all-gather", MB, mesh, ("x",)) == pytest.approx(7 * 10e-6 + 7 / 8 * 1e-3)
+    assert price_collective("all-gather", MB, mesh, ("x",)) == pytest.approx(2 * 10e-6 + 5 * 1e-6 + 7 / 8 * 1e-3)
 
 
 def test_four_rings_over_two_hosts_share_the_network_card() -> None:
@@ -58,7 +58,7 @@ def test_four_rings_over_two_hosts_share_the_network_card() -> None:
 def test_an_all_to_all_over_two_hosts_sends_half_of_every_device_through_the_card() -> None:
     # Four devices of a host each send half of their 1 MB to the other host, and both ways run at once.
     mesh = make_mesh(2, 4, 8)
-    assert price_collective("all-to-all", MB, mesh, ("x",)) == pytest.approx(7 * 10e-6 + 4 / 2 * 1e-3)
+    assert price_collective("all-to-all", MB, mesh, ("x",)) == pytest.approx(4 * 10e-6 + 3 * 1e-6 + 4 / 2 * 1e-3)
 
 
 def test_an_all_to_all_between_partners_on_two_hosts_sends_as_much() -> None:
@@ -73,11 +73,15 @@ def test_a_permute_over_hosts_may_send_all_that_a_host_holds() -> None:
         assert seconds == pytest.approx(10e-6 + 4e-3)
 
 
-def test_an_all_reduce_over_hosts_and_devices_reduces_inside_first() -> None:
-    # Inside: 3/4 of 1 MB on fast links; between: a quarter of it on each of four shares of the card. Twice all of that.
-    mesh = make_mesh(2, 4, 2, 4)
-    inside, between = 3e-6 + 3 / 4 * 10e-6, 10e-6 + 1 / 2 * 1 / 4 * 4e-3
+def test_an_all_reduce_over_four_hosts_and_their_devices_reduces_inside_first() -> None:
+    # Inside: 3/4 of 1 MB on fast links; between: 3/4 of a quarter on each of four shares of the card. Twice both.
+    mesh = make_mesh(4, 4, 4, 4)
+    inside, between = 3e-6 + 3 / 4 * 10e-6, 3 * 10e-6 + 3 / 4 * 1 / 4 * 4e-3
     assert price_collective("all-reduce", MB, mesh, ("x", "y")) == pytest.approx(2 * (inside + between))
+
+
+def test_an_all_reduce_over_two_hosts_sends_its_bytes_once_each_way_in_two_trees() -> None:
+    assert price_collective("all-reduce", MB, make_mesh(2, 4, 8), ("x",)) == pytest.approx(2 * (10e-6 + 3e-6) + 1e-3)
 
 
 def test_a_flat_ring_over_all_axes_costs_no_more_than_the_same_devices_as_one_axis() -> None:
@@ -101,7 +105,9 @@ def test_more_bytes_never_cost_less_and_never_more_than_in_proportion(
 
 
 @given(meshes, st.floats(1, 1e10))
-def test_a_reduce_scatter_and_an_all_gather_cost_as_much_as_an_all_reduce(mesh: LogicalMesh, num_bytes: float) -> None:
+def test_an_all_reduce_costs_no_more_than_a_reduce_scatter_and_an_all_gather(
+    mesh: LogicalMesh, num_bytes: float
+) -> None:
     axes = mesh.axis_names
     halves = sum(price_collective(kind, num_bytes, mesh, axes) for kind in ("reduce-scatter", "all-gather"))
-    assert halves == pytest.approx(price_collective("all-reduce", num_bytes, mesh, axes))
+    assert price_collective("all-reduce", num_bytes, mesh, axes) <= halves * (1 + 1e-12)
