@@ -41,6 +41,8 @@ from alpaviz.planning import PlannerOptions, check_pins
 from alpaviz.program import Program
 from alpaviz.program.trace import TraceRecipe, make_recipe
 from alpaviz.solve_handle import SolveHandle
+from alpaviz.solver_pool import SolverPool
+from alpaviz.stage_cache import open_cache
 from alpaviz.stage_variants import StageVariants
 from alpaviz.sweep import SweepInputs, check_inputs, run_sweep
 
@@ -68,6 +70,8 @@ class Planner:
         solver: `"auto"`, `"exact"`, `"ilp"` or `"paper"`.
         max_mesh_axes: a stage's devices are seen as meshes of one to this many axes (at most 3).
         name: of the program, for people.
+        cache: folder in which solved stages are kept for other sessions; `"auto"` is that of the environment variable
+            `ALPAVIZ_CACHE`, or `alpaviz` in the user's cache folder; None keeps nothing.
 
     Raises:
         InvalidStepError: the arguments cannot be a training step (tracing itself happens when a solve begins).
@@ -87,6 +91,7 @@ class Planner:
         solver: str = "auto",
         max_mesh_axes: int = 2,
         name: str | None = None,
+        cache: str | PathLike[str] | None = "auto",
     ) -> None:
         if not batch:
             raise InvalidStepError("Planner(step, state, *batch): give at least one batch argument after the state.")
@@ -98,7 +103,8 @@ class Planner:
         self._cluster = parse_cluster(cluster) if isinstance(cluster, str) else cluster
         self.options = PlannerOptions(schedule=schedule, solver=solver, max_mesh_axes=max_mesh_axes)
         self.options.check()
-        self._search = PlanSearch(self._recipe, self._cluster, self.options, is_searched=is_searched)
+        pool = SolverPool(solver, open_cache(cache))
+        self._search = PlanSearch(self._recipe, self._cluster, self.options, is_searched=is_searched, pool=pool)
         self._lock = threading.RLock()
         self._subscribers: list[Subscriber] = []
         self._history: list[Snapshot] = [Snapshot((), None, "start")]

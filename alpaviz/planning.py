@@ -28,7 +28,7 @@ from alpaviz.inter import (
 from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.restrict import find_pinned_layer
 from alpaviz.intra.solvers import SOLVERS
-from alpaviz.intra.stage_problem import Restriction, StageShapes
+from alpaviz.intra.stage_problem import Restriction, StageShape, StageShapes
 from alpaviz.intra.stage_solver import SolvedStage, StageSolver
 from alpaviz.intra.structure import ProgramStructure
 from alpaviz.pin_specs import check_spec_pin
@@ -89,13 +89,14 @@ class PlanningSession:
         self, program: Program, cluster: Cluster, options: PlannerOptions, pool: SolverPool | None = None
     ) -> None:
         self.program, self.cluster, self.options = program, cluster, options
-        pool = pool or SolverPool(options.solver)
+        self._pool = pool = pool or SolverPool(options.solver)
         self.structure: ProgramStructure = pool.find_structure(program)
         self.options_by_mesh = tuple(
             _Option(mesh, pool.find_solver(program, mesh))
             for shape in enumerate_submeshes(cluster)
             for mesh in enumerate_logical_meshes(cluster, shape, options.max_mesh_axes)
         )
+        self._unpinned = StageShapes(program, self.structure, {})
         self._chosen: tuple[ChosenStage, ...] = ()
         self._passing = count_passing_bytes(program, self.structure)
         self._chunks = count_chunks(options.schedule)
@@ -128,6 +129,14 @@ class PlanningSession:
             PinConflictError: pins leave nothing; names a minimal set of them.
             SolveCancelledError: `should_stop` became true.
         """
+        try:
+            return self._solve(pins, report, should_stop, restrict)
+        finally:
+            self._pool.save()  # what a solve found that failed or was cancelled is right all the same
+
+    def _solve(
+        self, pins: tuple[Pin, ...], report: Report, should_stop: Callable[[], bool], restrict: Restrict | None
+    ) -> Plan:
         began = time.monotonic()
         check_pins(self.program, self.cluster, pins, self.options.max_mesh_axes)
         pricing = self._price(pins, report, should_stop, restrict)
@@ -225,29 +234,39 @@ class PlanningSession:
             _stop_if(should_stop)
             report("solving stages", m, options)
             solver = option.solver
-            unpinned = StageShapes(self.program, self.structure, {})
+            unpinned = self._unpinned
             restricted = restrict(solver) if restrict is not None and m in allowed else {}
             if m not in allowed or restricted is None:
                 pricing.shapes.append(unpinned)  # never asked: its latency stays infinite
                 continue
-            shapes = StageShapes(self.program, self.structure, restricted or solver.restrict(pins))
+            restrictions = restricted or solver.restrict(pins)
+            shapes = StageShapes(self.program, self.structure, restrictions) if restrictions else unpinned
             unpinned = shapes if restricted else unpinned  # solved quickly, and a closer limit
             pricing.shapes.append(shapes)
             ranges = [(i, j) for i in range(layers) for j in range(i, layers) if self._may_be_stage(i, j, option)]
             found = {r: unpinned.find(*r) for r in ranges}
             solver.solve_unlimited(list(found.values()), should_stop)
+            self._pool.save()
+            fitting: dict[StageShape, tuple[int, float]] = {}
             for (i, j), shape in found.items():
                 free = solver.find(shape, None, np.inf, should_stop)
                 pricing.note_share(free)
                 pinned = shapes.find(i, j)
-                for s in range(stages):
-                    short = solver.count_least_bytes(pinned, self._count_in_flight(s + 1)) - self.memory_limit
-                    if short > 0:
-                        pricing.note_short(m, short, i, j)
-                        break
-                    pricing.num_candidates += 1
-                    pricing.latency[i, j, m, s] = free.objective + self._price_entry(i, option)
+                if pinned not in fitting:
+                    fitting[pinned] = self._count_fitting(solver, pinned)
+                count, short = fitting[pinned]
+                pricing.note_short(m, short, i, j)
+                pricing.num_candidates += count
+                pricing.latency[i, j, m, :count] = free.objective + self._price_entry(i, option)
         return pricing
+
+    def _count_fitting(self, solver: StageSolver, shape: StageShape) -> tuple[int, float]:
+        """To how many stages from the end `shape` may fit, and the bytes that it lacks for one more (0: for none)."""
+        for s in range(self.max_stages):
+            short = solver.count_least_bytes(shape, self._count_in_flight(s + 1)) - self.memory_limit
+            if short > 0:
+                return s, short
+        return self.max_stages, 0.0
 
     def _may_be_stage(self, first: int, last: int, option: _Option) -> bool:
         """Whether layers `first` .. `last` on this many devices can be part of a plan that uses all devices."""

@@ -14,9 +14,11 @@ from dataclasses import replace
 from alpaviz.cluster.mesh import LogicalMesh
 from alpaviz.errors import SolveCancelledError
 from alpaviz.intra.op_cost import MeshCosts
+from alpaviz.intra.stage_records import StageRecords, digest_structure
 from alpaviz.intra.stage_solver import StageSolver
 from alpaviz.intra.structure import ProgramStructure, find_structure
 from alpaviz.program.program import Program
+from alpaviz.stage_cache import StageCache, make_key
 
 _SLICE_S = 0.1
 """Seconds after which who waits for its turn looks whether it is to stop."""
@@ -26,10 +28,16 @@ class SolverPool:
     """Structures, costs and solvers of one training step.
 
     Changes only by remembering. Used from one thread at a time: whoever solves holds `take_turn` meanwhile.
+
+    Args:
+        cache: where solved stages are looked up and kept; None for nowhere.
     """
 
-    def __init__(self, solver: str = "auto") -> None:
+    def __init__(self, solver: str = "auto", cache: StageCache | None = None) -> None:
         self._solver = solver
+        self._cache = cache
+        self._digests: dict[str, str] = {}
+        self._records: dict[str, StageRecords] = {}
         self._lock = threading.Lock()
         self._structures: dict[str, ProgramStructure] = {}
         self._costs: dict[LogicalMesh, MeshCosts] = {}
@@ -66,5 +74,22 @@ class SolverPool:
                 like = self._first_of_shape.setdefault(plain.shape, MeshCosts(plain))
                 self._costs[plain] = like if like.mesh == plain else MeshCosts(plain, like)
             structure = self.find_structure(program)
-            self._solvers[key] = StageSolver(program, structure, self._costs[plain], self._solver)
+            records = self._find_records(program, structure, plain)
+            self._solvers[key] = StageSolver(program, structure, self._costs[plain], self._solver, records)
         return self._solvers[key]
+
+    def _find_records(self, program: Program, structure: ProgramStructure, mesh: LogicalMesh) -> StageRecords | None:
+        if self._cache is None:
+            return None
+        if program.fingerprint not in self._digests:
+            self._digests[program.fingerprint] = digest_structure(program, structure)
+        key = make_key(self._digests[program.fingerprint], mesh, self._solver)
+        if key not in self._records:
+            self._records[key] = self._cache.load(key)
+        return self._records[key]
+
+    def save(self) -> None:
+        """Keep on disk what was found since the last call."""
+        for key, records in self._records.items():
+            if records.is_changed and self._cache is not None:
+                self._cache.save(key, records)

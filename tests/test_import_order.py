@@ -31,6 +31,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
         "planner_state",
         "alternatives",
         "stage_variants",
+        "stage_cache",
         "solver_pool",
         "planning",
         "microbatch_search",

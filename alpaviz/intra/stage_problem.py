@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -42,6 +42,14 @@ class StageShape:
     groups: tuple[tuple[GroupKey, int], ...]
     links: tuple[tuple[tuple[GroupKey, int, GroupKey, int], int], ...]
     copies: tuple[tuple[tuple[GroupKey, int], int], ...]
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.groups, self.links, self.copies)))
+
+    def __hash__(self) -> int:
+        # Shapes are keys of several tables, and large: the hash is worked out once.
+        return self._hash
 
 
 class StageShapes:
@@ -54,16 +62,23 @@ class StageShapes:
         self.keys: list[GroupKey] = [
             (instance.layer_class, restrictions.get(instance.layer, ())) for instance in structure.instances
         ]
+        self._found: dict[tuple[int, int], StageShape] = {}
 
     def set_apart(self, layer: int, restriction: Restriction) -> StageShapes:
         """The same but for `layer`, which takes its decisions alone, within `restriction`."""
         shapes = copy.copy(self)
         shapes.keys = list(self.keys)
+        shapes._found = {}
         shapes.keys[layer] = (self.keys[layer][0], (_APART, *restriction))
         return shapes
 
     def find(self, first: int, last: int) -> StageShape:
         """The shape of layers `first` .. `last`."""
+        if (first, last) not in self._found:
+            self._found[first, last] = self._find(first, last)
+        return self._found[first, last]
+
+    def _find(self, first: int, last: int) -> StageShape:
         counts: Counter[GroupKey] = Counter()
         links: Counter[tuple[GroupKey, int, GroupKey, int]] = Counter()
         copies: Counter[tuple[GroupKey, int]] = Counter()

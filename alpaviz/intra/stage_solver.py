@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,32 +27,35 @@ from alpaviz.intra.stage_problem import (
     StageShape,
     build_stage_problem,
 )
+from alpaviz.intra.stage_records import SolvedStage, StageRecords, name_group, name_stage
 from alpaviz.intra.structure import ProgramStructure
-from alpaviz.pins import Pin
+from alpaviz.pins import Pin, PinKind
 from alpaviz.program.program import Program
+
+__all__ = ["TOLERANCE", "SolvedStage", "StageSolver"]
 
 TOLERANCE = 1e-6
 """Relative gap at which a stage's solution counts as the optimum."""
 
 
-@dataclass(frozen=True, slots=True)
-class SolvedStage:
-    """A stage's best choice; `price` is None where none fits, `bytes_short` then says how far it is from fitting."""
-
-    choice: tuple[int, ...]
-    price: StagePrice | None
-    objective: float
-    bound: float
-    solver: str
-    bytes_short: float = 0.0
-
-
 class StageSolver:
-    """All stages of one program on one logical mesh. Remembers what it has solved; use from one thread at a time."""
+    """All stages of one program on one logical mesh. Remembers what it has solved; use from one thread at a time.
 
-    def __init__(self, program: Program, structure: ProgramStructure, costs: MeshCosts, solver: str = "auto") -> None:
+    Args:
+        records: what is known from before; what is found is added.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        structure: ProgramStructure,
+        costs: MeshCosts,
+        solver: str = "auto",
+        records: StageRecords | None = None,
+    ) -> None:
         self.program, self.structure, self.costs = program, structure, costs
         self.solver = solver
+        self.records = records or StageRecords()
         self.num_solved = 0
         self._problems: dict[int, LayerProblem] = {}
         self._solved: dict[tuple[StageShape, int | None, float], SolvedStage] = {}
@@ -70,6 +72,8 @@ class StageSolver:
 
     def restrict(self, pins: Sequence[Pin]) -> dict[int, Restriction]:
         """What the pins leave of each layer's candidates on this mesh."""
+        if not any(pin.kind in (PinKind.STRATEGY, PinKind.SPEC) for pin in pins):
+            return {}  # without working out the problems
         return restrict_layers(self.program, self.structure, self.problems, self.costs, pins)
 
     def build(self, shape: StageShape, in_flight: int = 1, memory_limit: float = np.inf) -> StageProblem:
@@ -83,7 +87,7 @@ class StageSolver:
         """Solve all `shapes` without a memory limit, families at once."""
         families: dict[object, list[StageShape]] = defaultdict(list)
         for shape in dict.fromkeys(shapes):
-            if (shape, None, np.inf) not in self._solved and not _is_impossible(shape):
+            if not _is_impossible(shape) and self._look_up(shape, None, np.inf) is None:
                 families[_family_key(shape)].append(shape)
         for family in families.values():
             for line in _split_into_lines(family):
@@ -103,7 +107,7 @@ class StageSolver:
             begin, end = _counts(line[0]), _counts(line[-1])
             for shape in line[1:-1]:
                 share = float((_counts(shape) - begin) @ (end - begin) / ((end - begin) @ (end - begin)))
-                self._solved[shape, None, np.inf] = _interpolate(first, last, far, share)
+                self._keep(shape, None, np.inf, _interpolate(first, last, far, share))
             return
         middle = len(line) // 2
         self._solve_line(line[: middle + 1], should_stop)
@@ -120,17 +124,25 @@ class StageSolver:
 
     def _count_least_group_bytes(self, key: GroupKey, in_flight: int) -> float:
         if (key, in_flight) not in self._least_bytes:
-            layer_class, restriction = key
-            allowed = dict(restriction)
-            total = 0.0
-            for position, variable in enumerate(self.problems[layer_class].variables):
-                usage = variable.parameter_bytes + variable.optimizer_bytes + variable.gradient_bytes
-                usage = usage + in_flight * variable.activation_bytes
-                if position in allowed:
-                    usage = usage[list(allowed[position])]
-                total += float(usage.min())
-            self._least_bytes[key, in_flight] = total
+            name = name_group(key, in_flight)
+            known = self.records.least_bytes.get(name)
+            if known is None:
+                known = self._sum_least_bytes(key, in_flight)
+                self.records.keep_least_bytes(name, known)
+            self._least_bytes[key, in_flight] = known
         return self._least_bytes[key, in_flight]
+
+    def _sum_least_bytes(self, key: GroupKey, in_flight: int) -> float:
+        layer_class, restriction = key
+        allowed = dict(restriction)
+        total = 0.0
+        for position, variable in enumerate(self.problems[layer_class].variables):
+            usage = variable.parameter_bytes + variable.optimizer_bytes + variable.gradient_bytes
+            usage = usage + in_flight * variable.activation_bytes
+            if position in allowed:
+                usage = usage[list(allowed[position])]
+            total += float(usage.min())
+        return total
 
     def find(
         self, shape: StageShape, in_flight: int | None, memory_limit: float, should_stop: Callable[[], bool]
@@ -145,10 +157,25 @@ class StageSolver:
             least = self.count_least_bytes(shape, in_flight)
             if least > memory_limit:
                 return SolvedStage((), None, np.inf, np.inf, "memory", least - memory_limit)
+        found = self._look_up(shape, in_flight, memory_limit)
+        if found is None:
+            found = self._solve(shape, in_flight, memory_limit, should_stop)
+            self._keep(shape, in_flight, memory_limit, found)
+        return found
+
+    def _look_up(self, shape: StageShape, in_flight: int | None, memory_limit: float) -> SolvedStage | None:
+        """What is known of a stage, from this process or from the records."""
         key = (shape, in_flight, memory_limit)
         if key not in self._solved:
-            self._solved[key] = self._solve(shape, in_flight, memory_limit, should_stop)
+            known = self.records.stages.get(name_stage(*key))
+            if known is None:
+                return None
+            self._solved[key] = known
         return self._solved[key]
+
+    def _keep(self, shape: StageShape, in_flight: int | None, memory_limit: float, stage: SolvedStage) -> None:
+        self._solved[shape, in_flight, memory_limit] = stage
+        self.records.keep_stage(name_stage(shape, in_flight, memory_limit), stage)
 
     def _solve(
         self, shape: StageShape, in_flight: int | None, memory_limit: float, should_stop: Callable[[], bool]
