@@ -1,5 +1,5 @@
 """Times of the stage programme against the paper's way of searching, of resharding prices, of the simulator, and what
-searching microbatches and schedules brings.
+searching microbatches and schedules brings, and what the cache of stages saves.
 
     python -m tests.benchmarks.inter [--quick] [--only PART] [--json FILE] [--check]
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -194,16 +195,49 @@ def measure_sweep(*, is_quick: bool) -> Iterator[Figure]:
         yield Figure(f"{name}, sweep of {len(values)} {varied}", seconds, other, None, f"steps {steps}")
 
 
+def measure_cache(*, is_quick: bool) -> Iterator[Figure]:
+    """A planner for stages that another one has solved and kept on disk, tracing included, and a new pin after that.
+
+    GPT-39B takes minutes to solve cold.
+    """
+    name, cluster, layers = ("gpt-1.3b", "p3.16xlarge:1", 8) if is_quick else ("gpt-39b", "p3.16xlarge:8", 16)
+    model = get_model(name, 1024, remat=True)
+    with tempfile.TemporaryDirectory() as folder:
+
+        def plan() -> Planner:
+            planner = Planner(*model, cluster=cluster, num_microbatches=64, num_layers=layers, cache=folder)
+            planner.solve(on_progress=lambda _: None)
+            return planner
+
+        cold, first = measure(plan)
+        warm, planner = measure(plan)
+        assert isinstance(first, Planner)
+        assert isinstance(planner, Planner)
+        before, after = first.plan, planner.plan
+        assert before is not None
+        assert after is not None
+        assert before.solver.objective == after.solver.objective, "both find the same plan"
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+        note = f"{before.solver.num_solved} stages solved cold, {after.solver.num_solved} warm, {size / 1e6:.2g} MB"
+        yield Figure(f"{name}, {cluster}, {layers} layers, warm", warm, cold, 3.0, note)
+        op = next(op.name for op in after.ops if op.is_decision and len(planner.alternatives(op.name)) > 1)
+        planner.pin_strategy(op, planner.alternatives(op)[1].strategy)
+        seconds, _ = measure(lambda: planner.solve(on_progress=lambda _: None))
+        yield Figure(f"{name}, {cluster}, {layers} layers, new pin", seconds, cold, 2.0, "after the warm solve")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller cases, under a minute")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
-    parser.add_argument("--only", choices=("stages", "resharding", "simulation", "search", "sweep"), help="one part")
+    parser.add_argument(
+        "--only", choices=("stages", "resharding", "simulation", "search", "sweep", "cache"), help="one part"
+    )
     options = parser.parse_args()
     parts = {
         "stages": measure_stages, "resharding": measure_resharding, "simulation": measure_simulation,
-        "search": measure_search, "sweep": measure_sweep,
+        "search": measure_search, "sweep": measure_sweep, "cache": measure_cache,
     }  # fmt: skip
     sources = list(parts.values()) if options.only is None else [parts[options.only]]
     figures: list[Figure] = []
