@@ -89,6 +89,21 @@ def test_another_session_solves_nothing_again(warm: Path, count_solves: Callable
     assert count_solves() == 0
 
 
+def test_another_session_looks_at_the_layers_on_the_chosen_meshes_only(
+    warm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meshes = set()
+    original = stage_solver.build_layer_problem
+
+    def note(*arguments: Any) -> Any:
+        meshes.add(str(arguments[3].mesh))
+        return original(*arguments)
+
+    monkeypatch.setattr(stage_solver, "build_layer_problem", note)
+    plan = solve(make_planner(warm))
+    assert meshes == {"x".join(map(str, stage.mesh_shape)) for stage in plan.stages}
+
+
 def test_a_plan_from_the_cache_is_the_plan_without_it(warm: Path) -> None:
     assert strip(solve(make_planner(warm))) == strip(solve(make_planner(None)))
 

@@ -38,6 +38,19 @@ TOLERANCE = 1e-6
 """Relative gap at which a stage's solution counts as the optimum."""
 
 
+class _LayerProblems(dict[int, LayerProblem]):
+    """The problem of every layer class, worked out when it is first asked for by `[]`."""
+
+    def __init__(self, program: Program, structure: ProgramStructure, costs: MeshCosts) -> None:
+        super().__init__()
+        self._program, self._structure, self._costs = program, structure, costs
+
+    def __missing__(self, layer_class: int) -> LayerProblem:
+        instance = self._structure.instances[self._structure.representatives[layer_class]]
+        found = self[layer_class] = build_layer_problem(self._program, self._structure, instance, self._costs)
+        return found
+
+
 class StageSolver:
     """All stages of one program on one logical mesh. Remembers what it has solved; use from one thread at a time.
 
@@ -57,18 +70,9 @@ class StageSolver:
         self.solver = solver
         self.records = records or StageRecords()
         self.num_solved = 0
-        self._problems: dict[int, LayerProblem] = {}
+        self.problems: Mapping[int, LayerProblem] = _LayerProblems(program, structure, costs)
         self._solved: dict[tuple[StageShape, int | None, float], SolvedStage] = {}
         self._least_bytes: dict[tuple[GroupKey, int], float] = {}
-
-    @property
-    def problems(self) -> Mapping[int, LayerProblem]:
-        """The problem of every layer class."""
-        for layer_class, layer in enumerate(self.structure.representatives):
-            if layer_class not in self._problems:
-                instance = self.structure.instances[layer]
-                self._problems[layer_class] = build_layer_problem(self.program, self.structure, instance, self.costs)
-        return self._problems
 
     def restrict(self, pins: Sequence[Pin]) -> dict[int, Restriction]:
         """What the pins leave of each layer's candidates on this mesh."""
