@@ -30,7 +30,7 @@ def drop_dominated(network: Network, *, with_memory: bool) -> Network:
             stays, at any limits.
     """
     for _ in range(_ROUNDS):
-        left = keep_candidates(network, _find_unbeaten(network, with_memory))
+        left = keep_candidates(network, find_unbeaten(network, with_memory=with_memory))
         assert left is not None, "the first of those that beat each other stays"
         is_done = len(left.unary) > (1.0 - _SHARE_WORTH_A_ROUND) * len(network.unary)
         network = left
@@ -39,8 +39,12 @@ def drop_dominated(network: Network, *, with_memory: bool) -> Network:
     return network
 
 
-def _find_unbeaten(network: Network, with_memory: bool) -> BoolArray:
-    """(candidates of all variables,)."""
+def find_unbeaten(network: Network, *, with_memory: bool) -> BoolArray:
+    """(candidates of all variables,), those that nothing beats while every neighbour has all of its candidates.
+
+    Unlike what rounds of `drop_dominated` leave, these suffice for the others whatever one variable is made to take: a
+    later round rests on candidates that the first has dropped.
+    """
     gains = _add_up_gains(network)
     keep = np.ones(len(network.unary), dtype=np.bool_)
     rounding = 1e-15 * float(np.abs(network.unary).max(initial=0.0))

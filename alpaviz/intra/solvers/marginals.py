@@ -1,7 +1,8 @@
 """Min-marginals: for each candidate the optimum among choices that take it. The difference to the optimum is regret.
 
 Where tables stay small one pass up and down the tree of buckets gives all of them at once. Elsewhere each candidate is
-forced in turn; the bounds of one run of messages then say which other candidates can matter, and few can.
+forced in turn: some sweeps of messages, from those of the free problem on, mostly find its optimum and prove it, and
+what they leave open is solved on the candidates that their bounds leave.
 """
 
 from __future__ import annotations
@@ -13,21 +14,20 @@ import numpy as np
 
 from alpaviz.errors import SolveCancelledError
 from alpaviz.intra.problem import FloatArray, ShardingProblem, ShardingSolution
-from alpaviz.intra.solvers.dominance import drop_dominated
-from alpaviz.intra.solvers.elimination import complete_buckets, eliminate, find_min_marginals, plan_elimination
+from alpaviz.intra.solvers.dominance import find_unbeaten
+from alpaviz.intra.solvers.elimination import complete_buckets, find_min_marginals, plan_elimination
 from alpaviz.intra.solvers.exact import solve_exact
+from alpaviz.intra.solvers.forcing import ForcedChoice, Forcing
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.messages import MessagePassing
 from alpaviz.intra.solvers.network import BoolArray, IntArray, Network, build_network, keep_candidates
-from alpaviz.intra.solvers.pairwise import close_gap, where_kept
+from alpaviz.intra.solvers.pairwise import close_gap, offer_descent
 from alpaviz.intra.solvers.search import Assignment
 from alpaviz.intra.solvers.watch import Watch
 
 _TREE_ENTRIES = 5e6
-_FORCED_ENTRIES = 1e6
 TOLERANCE = 1e-10
 """Relative gap up to which a forced optimum counts as proven."""
-_SWEEPS = 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +101,8 @@ def find_forced_optima(
         forced.objective[kept] = np.where(values[candidates] > network.ceiling, np.inf, values[candidates])
         forced.bound[kept] = np.where(bounds[candidates] >= network.ceiling, np.inf, bounds[candidates])
         chosen = solution.choice[v]
-        forced.objective[chosen], forced.bound[chosen] = solution.objective, min(solution.bound, solution.objective)
+        forced.objective[chosen] = solution.objective
+        forced.bound[chosen] = min(max(solution.bound, forced.bound[chosen]), solution.objective)
         found.append(forced)
     return tuple(found)
 
@@ -113,107 +114,92 @@ def _find_values(network: Network, start: IntArray, wanted: list[int], watch: Wa
     if plan is not None:
         values = find_min_marginals(network, complete_buckets(network, plan))
         return values, values
-    messages = MessagePassing(network)
-    for _ in range(_SWEEPS):
-        messages.run(1)
-        _stop_if(watch)
-    values, bounds = np.full(len(network.unary), np.inf), messages.forced.copy()
-    unbeaten = np.zeros(len(network.unary), dtype=np.bool_)
-    unbeaten[where_kept(network, drop_dominated(network, with_memory=has_limits))] = True
+    unbeaten = find_unbeaten(network, with_memory=has_limits)
     unbeaten[network.offsets[:-1] + start] = True
+    forcing = Forcing(network, unbeaten)
+    values, bounds = np.full(len(network.unary), np.inf), np.full(len(network.unary), forcing.bound)
     for v in wanted:
-        candidates = slice(int(network.offsets[v]), int(network.offsets[v + 1]))
-        around, hints = _keep_all_of(network, v, unbeaten, messages)
-        near = around.find_choice(network.name_choice(start))
-        assert near is not None, "the solution is kept"
+        around = _look_around(network, v, unbeaten, start, forcing)
+        forced = forcing.hold(v)
         for k in range(int(network.sizes[v])):
             if watch.is_over():
                 break
-            at = candidates.start + k
-            values[at], bounds[at] = _force(around, v, k, near, hints, watch)
+            at = int(network.offsets[v]) + k
+            values[at], bounds[at] = _force(around, k, forced.find(k), watch)
             _stop_if(watch)
     return values, bounds
 
 
-def _keep_all_of(
-    network: Network, v: int, unbeaten: BoolArray, messages: MessagePassing
-) -> tuple[Network, MessagePassing]:
-    """`network` with every candidate of `v` but only the unbeaten ones of the others, and its messages.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Around:
+    """Variable `v` among the unbeaten candidates of the others: whatever `v` takes, one that beats another does so.
 
-    Whatever `v` takes, one that beats another does so still.
+    Attributes:
+        whole: the network with all candidates.
+        network: every candidate of `v`, but only the unbeaten ones of the others.
+        start: a legal choice of `whole`, of unbeaten candidates.
     """
+
+    whole: Network
+    v: int
+    network: Network
+    start: IntArray
+    forcing: Forcing
+
+    def hold(self, k: int) -> Network:
+        """`network` with one candidate of `v` only."""
+        keep = np.ones(len(self.network.unary), dtype=np.bool_)
+        keep[self.network.offsets[self.v] : self.network.offsets[self.v + 1]] = False
+        keep[self.network.offsets[self.v] + k] = True
+        held = keep_candidates(self.network, keep)
+        assert held is not None, "one candidate of the variable stays"
+        return held
+
+
+def _look_around(network: Network, v: int, unbeaten: BoolArray, start: IntArray, forcing: Forcing) -> _Around:
     keep = unbeaten.copy()
     keep[network.offsets[v] : network.offsets[v + 1]] = True
     around = keep_candidates(network, keep)
     assert around is not None, "a candidate of each variable is unbeaten"
-    hints = MessagePassing(around)
-    hints.copy_messages(messages)
-    hints.run(2)
-    return around, hints
+    return _Around(network, v, around, start, forcing)
 
 
-def _force(
-    network: Network, v: int, k: int, start: IntArray, messages: MessagePassing, watch: Watch
-) -> tuple[float, float]:
-    """Optimum among choices that take candidate `k` of variable `v`, and a bound on it.
+def _force(around: _Around, k: int, forced: ForcedChoice, watch: Watch) -> tuple[float, float]:
+    """Optimum among choices that take candidate `k` of the variable, and a bound on it.
 
     The cheapest choice without memory limits is the answer if it happens to keep them.
     """
-    free, bound = _force_freely(network, v, k, start, messages, watch)
-    if len(network.limits) == 0 or not free.choice or watch.is_over():
-        return free.objective if len(network.limits) == 0 else np.inf, bound
-    named = network.find_choice(free.choice)
-    assert named is not None, "the network keeps all legal candidates"
-    if Assignment(network, named).is_legal():
-        return free.objective, bound
-    result = solve_exact(_hold(network, v, k), watch, TOLERANCE, network.name_choice(_place(start, v, k)))
+    whole = around.whole
+    if forced.bound >= whole.ceiling:
+        return np.inf, np.inf
+    if not forced.is_closed(TOLERANCE):
+        forced = _force_freely(around, k, forced, watch)
+    if len(whole.limits) == 0 or Assignment(whole, forced.choice).is_legal():
+        return forced.cost, forced.bound
+    if watch.is_over():
+        return np.inf, forced.bound
+    start = around.start.copy()
+    start[around.v] = k
+    result = solve_exact(around.hold(k), watch, TOLERANCE, whole.name_choice(start))
     is_closed = result.open_network is None
     limited = result.incumbent.objective if result.incumbent.choice else np.inf
-    return limited, limited if is_closed else max(bound, result.bound)
+    return limited, limited if is_closed else max(forced.bound, result.bound)
 
 
-def _force_freely(
-    network: Network, v: int, k: int, start: IntArray, messages: MessagePassing, watch: Watch
-) -> tuple[Incumbent, float]:
-    """The same for the pairwise costs alone, memory not looked at."""
-    alone = _hold(network, v, k)
-    incumbent = Incumbent(network.ceiling, TOLERANCE)
-    held = alone.find_choice(network.name_choice(_place(start, v, k)))
-    assert held is not None, "only candidates of one variable were dropped"
-    assignment = Assignment(alone, held)
-    assignment.descend()
-    incumbent.offer(alone, assignment.choice)
-    hopeful = messages.forced < incumbent.target
-    hopeful[network.offsets[v] : network.offsets[v + 1]] = False
-    hopeful[network.offsets[v] + k] = True
-    pruned = keep_candidates(network, hopeful)
-    if pruned is None:
-        return incumbent, incumbent.objective
-    plan = plan_elimination(pruned, _FORCED_ENTRIES)
-    if plan is None:
-        pruned = drop_dominated(pruned, with_memory=False)
-        plan = plan_elimination(pruned, _FORCED_ENTRIES)
-    solved = None if plan is None else eliminate(pruned, plan, watch=watch)
-    if solved is not None:
-        incumbent.offer(pruned, solved[1])
-        return incumbent, incumbent.objective
-    bound = close_gap(pruned, incumbent, watch, messages)
-    return incumbent, incumbent.objective if bound >= incumbent.target else bound
-
-
-def _hold(network: Network, v: int, k: int) -> Network:
-    keep = np.ones(len(network.unary), dtype=np.bool_)
-    keep[network.offsets[v] : network.offsets[v + 1]] = False
-    keep[network.offsets[v] + k] = True
-    held = keep_candidates(network, keep)
-    assert held is not None, "one candidate of the variable stays"
-    return held
-
-
-def _place(choice: IntArray, v: int, k: int) -> IntArray:
-    placed = choice.copy()
-    placed[v] = k
-    return placed
+def _force_freely(around: _Around, k: int, forced: ForcedChoice, watch: Watch) -> ForcedChoice:
+    """`forced` made the optimum of the pairwise costs alone, memory not looked at."""
+    held = around.hold(k)
+    incumbent = Incumbent(held.ceiling, TOLERANCE)
+    choice = held.find_choice(around.whole.name_choice(forced.choice))
+    assert choice is not None, "the choice takes candidate `k` and unbeaten ones"
+    offer_descent(held, choice, incumbent)
+    messages = MessagePassing(held)
+    around.forcing.hand_over(around.v, forced.messages, messages)
+    bound = close_gap(held, incumbent, watch, messages)
+    found = around.whole.find_choice(incumbent.choice)
+    assert found is not None, "the network keeps all legal candidates"
+    proven = incumbent.objective if bound >= incumbent.target else max(bound, forced.bound)
+    return ForcedChoice(incumbent.objective, proven, found, forced.messages)
 
 
 def _stop_if(watch: Watch) -> None:

@@ -106,6 +106,10 @@ class MessagePassing:
                 for i, (w, _) in enumerate(neighbours):
                     self._inboxes[v][i] = other._inboxes[v][other._rows[v][w], kept]
 
+    def set_message(self, u: int, v: int, message: FloatArray) -> None:
+        """What `u` tells its neighbour `v`: (candidates of `v`,). Bounds hold whatever the messages are."""
+        self._inboxes[v][self._rows[v][u]] = message
+
     def run(self, sweeps: int) -> float:
         """Sweep to and fro `sweeps` times; returns the best bound."""
         for _ in range(sweeps):

@@ -32,11 +32,13 @@ _MOST_ROWS = 20_000
 def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: MessagePassing | None = None) -> float:
     """Improve `incumbent` to the optimum of `network`, memory not looked at; returns a bound on its choices.
 
+    `parent` has messages to start from, of this network or of one of which it is a part.
+
     The bound is below `incumbent.target` only if the watch stopped the work. It never exceeds the optimum of `network`
     except where that is above the target.
     """
-    messages = MessagePassing(network)
-    if parent is not None:
+    messages = MessagePassing(network) if parent is None or parent.network is not network else parent
+    if parent is not None and parent is not messages:
         messages.copy_messages(parent)
     grower = TreeGrower(messages)
     entries, proven, sweeps, least = _FIRST_ENTRIES, -np.inf, 0, len(network.unary)
