@@ -42,7 +42,6 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("baselines",),
     ("widget",),
     ("runtime",),
-    ("verify",),
     ("models",),
     ("lab",),
     ("cli",),

@@ -1,1 +1,0 @@
-"""Holding a plan against what XLA compiles from it."""
