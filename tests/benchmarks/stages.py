@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from alpaviz.cluster import enumerate_logical_meshes, enumerate_submeshes, parse_cluster
 from alpaviz.intra.problem import ShardingSolution
-from alpaviz.intra.solvers import solve_problem
+from alpaviz.intra.solvers import find_forced_optima, solve_problem
 from alpaviz.intra.stage_problem import Restriction, StageProblem, StageShapes
 from alpaviz.intra.stage_solver import TOLERANCE, StageSolver
 from alpaviz.models import GPTConfig, get_model_config
@@ -162,6 +164,26 @@ def time_pin(num_layers: int) -> list[Figure]:
     ]
 
 
+def time_regrets(num_layers: int, *, every: bool) -> list[Figure]:
+    """Regrets of the op with most strategies, and of `every` decision, against one solve with its candidates."""
+    stage = build_stage(make_gpt(num_layers), 8, "4x2")
+    solution, seconds = solve(stage.problem)
+    problem, name = stage.problem.problem, f"GPT, {num_layers} layers, 4x2: regrets"
+    widest = max(range(problem.num_variables), key=lambda v: len(problem.unary[v]))
+    find_forced_optima(problem, solution, [])  # loads the compiled loops
+    parts = [(f"{name} of one op's {len(problem.unary[widest])} candidates", [widest], None)]
+    if every:
+        parts.append((f"{name} of all decisions", list(range(problem.num_variables)), 3.0))
+    found = []
+    for label, variables, target in parts:
+        began = time.perf_counter()
+        forced = find_forced_optima(problem, solution, variables)
+        share = (time.perf_counter() - began) / (stage.build_s + seconds)
+        proven = np.concatenate([part.is_exact for part in forced]).mean()
+        found += [Figure(f"{label} / solve", share, "", target), Figure(f"{label}, proven", float(proven), "")]
+    return found
+
+
 def time_growth(counts: tuple[int, int]) -> list[Figure]:
     """From few to many equal layers."""
     few, many = (build_stage(make_gpt(count), 8, "4x2") for count in counts)
@@ -201,6 +223,7 @@ def list_figures(options: Any) -> list[Figure]:
         add(*time_large("Wide-ResNet-50 500M", resnet, 32, "4x2"))
         add(*time_large("GPT, 24 layers", make_gpt(24), 8, "2x2x2"))
     add(*time_limited("MoE 1.3B", moe, 8), *time_limited("GPT, 24 layers", make_gpt(24), 8))
+    add(*time_regrets(24, every=not options.quick))
     add(*time_pin(24), *time_growth((6, 24 if options.quick else 96)))
     if not options.quick:
         add(*compare_with_paper(8, 50.0, None, options.paper_seconds))
