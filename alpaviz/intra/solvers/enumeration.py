@@ -35,10 +35,10 @@ class Effort:
 
 QUICK = Effort(40_000, 12, ((1.0, _FEW_LABELS),))
 THOROUGH = Effort(
-    1_000_000,
+    150_000,
     100,
     ((1.0, _FEW_LABELS), (0.02, _MOST_LABELS), (0.1, _MOST_LABELS), (0.3, _MOST_LABELS), (1.0, _MOST_LABELS)),
-    (0.6, 0.35, 0.15),
+    (0.15, 0.35, 0.6),
 )
 
 
@@ -90,8 +90,10 @@ def enumerate_legal(
 def _grow_partly(messages: MessagePassing, target: float, watch: Watch, effort: Effort) -> GrownTree | None:
     """Tables of a part of the gap, where those of the whole are too large: they still raise the bound."""
     grower = TreeGrower(messages, whole=True)
+    best: GrownTree | None = None
     for share in effort.parts:
         grown = grower.attempt(messages.bound + share * (target - messages.bound), effort.most_rows, watch)
-        if grown is not None or watch.is_over():
-            return grown
-    return None
+        if grown is None:
+            break
+        best = grown
+    return best

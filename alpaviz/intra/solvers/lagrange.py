@@ -27,6 +27,8 @@ _SWEEPS = 24
 _ENTRIES_TO_ELIMINATE = 2e5
 _CUTS_COMBINED = 14
 _MOST_EFFORT = 8
+_LEAST_GAIN = 0.04
+"""Prices are good enough where better ones could close no more than this share of the gap."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +180,10 @@ def _climb_by_cuts(state: _State) -> None:
     cap = 10.0 * max(abs(state.cuts.costs[0]), 1e-12)
     for _ in range(_MOST_PRICINGS):
         scaled, height = state.cuts.find_peak(cap)
-        if height - state.bound <= 1e-9 * abs(height) or state.watch.is_over():
+        gap = state.incumbent.target - state.bound
+        if height - state.bound <= max(1e-9 * abs(height), _LEAST_GAIN * gap if np.isfinite(gap) else 0.0):
+            return
+        if state.watch.is_over():
             return
         if (scaled >= cap).any() and cap < 1e9 * max(abs(state.cuts.costs[0]), 1e-12):
             cap *= 10.0
