@@ -70,6 +70,12 @@ def test_time_limit_leaves_a_choice_with_its_gap() -> None:
     assert solution.seconds < 3.0
 
 
+def test_a_time_limit_that_is_over_at_once_leaves_a_choice() -> None:
+    solution = solve_problem(make_training_step(2), solver="exact", time_limit=1e-9)
+    assert solution.status is SolveStatus.FEASIBLE
+    assert solution.choice
+
+
 def test_progress_is_reported_at_a_bearable_rate() -> None:
     heard: list[SolveProgress] = []
     solution = solve_problem(make_training_step(2), on_progress=heard.append)

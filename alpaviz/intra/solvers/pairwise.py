@@ -47,6 +47,8 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
         sweeps += _SWEEPS_A_ROUND
         proven = max(proven, messages.bound)
         watch.report(incumbent.objective, min(proven, incumbent.objective))
+        if watch.is_over() and not incumbent.choice:
+            incumbent.offer(network, messages.pick(is_forward=True))
         if proven >= incumbent.target or watch.is_over():
             return proven
         if incumbent.choice and sweeps % _SWEEPS_A_TRY == 0:
