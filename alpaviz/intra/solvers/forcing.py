@@ -23,7 +23,8 @@ _MOST_SWEEPS = 80
 _SWEEPS_A_LOOK = 8
 _LEAST_PROGRESS = 0.1
 """Sweeps end where as many as make a look close less than this share of the gap."""
-_CLOSED = 1e-10
+TOLERANCE = 1e-10
+"""Relative gap up to which a forced optimum counts as proven."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,9 +43,10 @@ class ForcedChoice:
     choice: IntArray
     messages: FloatArray
 
-    def is_closed(self, tolerance: float) -> bool:
-        """Whether no choice that takes the candidate is cheaper by more than the relative `tolerance`."""
-        return self.cost - self.bound <= tolerance * abs(self.cost)
+    @property
+    def is_closed(self) -> bool:
+        """Whether no choice that takes the candidate is cheaper by more than `TOLERANCE`."""
+        return _is_closed(self.cost, self.bound)
 
 
 class Forcing:
@@ -110,7 +112,7 @@ class HeldVariable:
             cost = own + loops.evaluate(self.part, priced, choice)
             if cost < best:
                 best, found = cost, choice.copy()
-            if best - bound <= _CLOSED * abs(best) or bound >= network.ceiling:
+            if _is_closed(best, bound) or bound >= network.ceiling:
                 break
             if i % _SWEEPS_A_LOOK == _SWEEPS_A_LOOK - 1:
                 if best - bound > (1.0 - _LEAST_PROGRESS) * gap:
@@ -122,9 +124,13 @@ class HeldVariable:
         """A choice of the unbeaten in the network's indices, with candidate `k`."""
         forcing = self.forcing
         inner, network = forcing.inner, forcing.network
-        named = forcing.places[inner.offsets[:-1] + np.minimum(choice, inner.sizes - 1)] - network.offsets[:-1]
+        named: IntArray = forcing.places[inner.offsets[:-1] + choice] - network.offsets[:-1]
         named[self.v] = k
         return named
+
+
+def _is_closed(cost: float, bound: float) -> bool:
+    return cost - bound <= TOLERANCE * abs(cost)
 
 
 def _gather_rows(forcing: Forcing, v: int) -> tuple[tuple[slice, FloatArray], ...]:

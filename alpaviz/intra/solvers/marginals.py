@@ -17,7 +17,7 @@ from alpaviz.intra.problem import FloatArray, ShardingProblem, ShardingSolution
 from alpaviz.intra.solvers.dominance import find_unbeaten
 from alpaviz.intra.solvers.elimination import complete_buckets, find_min_marginals, plan_elimination
 from alpaviz.intra.solvers.exact import solve_exact
-from alpaviz.intra.solvers.forcing import ForcedChoice, Forcing
+from alpaviz.intra.solvers.forcing import TOLERANCE, ForcedChoice, Forcing
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.messages import MessagePassing
 from alpaviz.intra.solvers.network import BoolArray, IntArray, Network, build_network, keep_candidates
@@ -26,8 +26,6 @@ from alpaviz.intra.solvers.search import Assignment
 from alpaviz.intra.solvers.watch import Watch
 
 _TREE_ENTRIES = 5e6
-TOLERANCE = 1e-10
-"""Relative gap up to which a forced optimum counts as proven."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +170,7 @@ def _force(around: _Around, k: int, forced: ForcedChoice, watch: Watch) -> tuple
     whole = around.whole
     if forced.bound >= whole.ceiling:
         return np.inf, np.inf
-    if not forced.is_closed(TOLERANCE):
+    if not forced.is_closed:
         forced = _force_freely(around, k, forced, watch)
     if len(whole.limits) == 0 or Assignment(whole, forced.choice).is_legal():
         return forced.cost, forced.bound

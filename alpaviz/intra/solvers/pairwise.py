@@ -37,9 +37,12 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
     The bound is below `incumbent.target` only if the watch stopped the work. It never exceeds the optimum of `network`
     except where that is above the target.
     """
-    messages = MessagePassing(network) if parent is None or parent.network is not network else parent
-    if parent is not None and parent is not messages:
-        messages.copy_messages(parent)
+    if parent is not None and parent.network is network:
+        messages = parent
+    else:
+        messages = MessagePassing(network)
+        if parent is not None:
+            messages.copy_messages(parent)
     grower = TreeGrower(messages)
     entries, proven, sweeps, least = _FIRST_ENTRIES, -np.inf, 0, len(network.unary)
     while True:
