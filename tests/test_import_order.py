@@ -42,6 +42,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("baselines",),
     ("widget",),
     ("runtime",),
+    ("verify",),
     ("models",),
     ("lab",),
     ("cli",),

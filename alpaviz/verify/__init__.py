@@ -1,0 +1,1 @@
+"""Holding a plan against what XLA compiles from it."""
