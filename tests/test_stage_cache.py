@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from alpaviz.intra.stage_problem import StagePrice
 from alpaviz.intra.stage_records import SolvedStage, StageRecords
 from alpaviz.plan import Plan
 from alpaviz.planner import Planner
-from alpaviz.stage_cache import StageCache, choose_folder
+from alpaviz.stage_cache import StageCache, choose_folder, find_cost_model_version
 from tests.program.small_models import adam_step, init_gpt_state
 
 IDS = jax.ShapeDtypeStruct((8, 17), np.int32)
@@ -137,6 +138,19 @@ def test_another_version_of_the_cost_model_ignores_the_files(
     monkeypatch.setattr(stage_cache, "COST_MODEL_VERSION", "another")
     solve(make_planner(warm))
     assert count_solves() > 0
+
+
+@pytest.mark.parametrize("name", ["hardware/volta.toml", "intra/op_cost.py", "intra/solvers/exact.py"])
+def test_an_edit_of_what_decides_costs_is_another_version_of_the_cost_model(name: str, tmp_path: Path) -> None:
+    shutil.copytree(Path(stage_cache.__file__).parent, tmp_path / "alpaviz")
+    with (tmp_path / "alpaviz" / name).open("a", encoding="utf-8") as file:
+        file.write("# edited\n")
+    assert find_cost_model_version(tmp_path / "alpaviz") != find_cost_model_version()
+
+
+def test_a_copy_of_the_package_has_the_same_version_of_the_cost_model(tmp_path: Path) -> None:
+    shutil.copytree(Path(stage_cache.__file__).parent, tmp_path / "alpaviz")
+    assert find_cost_model_version(tmp_path / "alpaviz") == find_cost_model_version()
 
 
 def test_another_bandwidth_solves_anew(warm: Path, count_solves: Callable[[], int]) -> None:
