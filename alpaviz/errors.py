@@ -64,3 +64,7 @@ class PlanMismatchError(AlpaVizError):
 
 class LaunchError(AlpaVizError):
     """A plan could not be launched, or a launched step failed."""
+
+
+class VerificationError(AlpaVizError):
+    """A plan could not be held against XLA: its process died, took too long, or could not trace the program."""

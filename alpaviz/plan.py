@@ -8,10 +8,15 @@ Floats are seconds (`*_s`) and bytes (`*_bytes`). `save_plan` and `load_plan` ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from alpaviz.cluster.description import Cluster
 from alpaviz.pins import Pin
 from alpaviz.types import CollectiveKind, DeviceId, MeshAxis, ShardingSpec
+
+if TYPE_CHECKING:
+    from alpaviz.program.program import Program
+    from alpaviz.verify import Verification
 
 PLAN_SCHEMA_VERSION = 1
 
@@ -271,3 +276,20 @@ class Plan:
     @property
     def num_stages(self) -> int:
         return len(self.stages)
+
+    def verify(self, program: Program, *, timeout_s: float = 600.0) -> Verification:
+        """Compile every stage with XLA for virtual CPU devices and compare: collectives, memory, added resharding.
+
+        A process of its own does it; nothing is run, and no accelerator is needed.
+
+        Args:
+            program: the traced step that the plan was made for.
+            timeout_s: seconds after which the process is ended.
+
+        Raises:
+            PlanMismatchError: the plan is for another program.
+            VerificationError: the step cannot be traced in the process, or it died or took too long.
+        """
+        from alpaviz.verify import verify_plan
+
+        return verify_plan(self, program, timeout_s=timeout_s)

@@ -48,6 +48,7 @@ from alpaviz.sweep import SweepInputs, check_inputs, run_sweep
 
 if TYPE_CHECKING:
     from alpaviz.runtime import Executable
+    from alpaviz.verify import Verification
 
 Subscriber = Callable[[], None]
 
@@ -115,6 +116,7 @@ class Planner:
         self._progress: SolveProgress | None = None
         self._handle: SolveHandle[Plan] | None = None
         self._sweep: SolveHandle[SweepTable] | None = None
+        self._verification: SolveHandle[Verification] | None = None
         self._measured: dict[int, dict[str, float]] | None = None
 
     # What there is to see.
@@ -240,8 +242,8 @@ class Planner:
             unsubscribe()
 
     def cancel(self) -> None:
-        """Stop the running solve and the running sweep, if there are any. The last plan is kept."""
-        for handle in (self._handle, self._sweep):
+        """Stop the running solve, sweep and verification, if there are any. The last plan is kept."""
+        for handle in (self._handle, self._sweep, self._verification):
             if handle is not None:
                 handle.cancel()
 
@@ -441,6 +443,38 @@ class Planner:
         checked, report, pins = check_inputs(inputs, self._search), on_progress or PhasePrinter(), self.pins
         self._sweep = SolveHandle(lambda should_stop: run_sweep(self._search, checked, pins, report, should_stop))
         return self._sweep.begin().wait()
+
+    def verify(
+        self, on_progress: Callable[[SolveProgress], None] | None = None, *, timeout_s: float = 600.0
+    ) -> Verification:
+        """Hold the present plan against what XLA compiles from it (see `Plan.verify`).
+
+        Runs in the background while this waits; `cancel` stops it, KeyboardInterrupt too.
+
+        Args:
+            on_progress: called before each stage; None prints a line.
+
+        Raises:
+            PlanMismatchError: there is no plan yet.
+            VerificationError: the step cannot be traced in the process, or it died or took too long.
+            SolveCancelledError: `cancel` was called.
+        """
+        from alpaviz.verify import verify_plan
+
+        plan = self.plan
+        if plan is None:
+            raise PlanMismatchError("There is no plan to verify yet: call planner.solve() first.")
+        program, report, began = self.program, on_progress or PhasePrinter(), time.monotonic()
+
+        def pass_on(done: int, total: int) -> None:
+            report(SolveProgress("compiling", done, total, None, None, time.monotonic() - began))
+
+        self._verification = SolveHandle(
+            lambda should_stop: verify_plan(
+                plan, program, timeout_s=timeout_s, should_stop=should_stop, on_progress=pass_on
+            )
+        )
+        return self._verification.begin().wait()
 
     # Files and devices.
 

@@ -72,8 +72,8 @@ class ChunkRunner:
         given, kept = self.split_inputs(inputs)
         return self.jitted(given, kept, list(sums))  # type: ignore[no-any-return]
 
-    def compiled_text(self) -> str:
-        """HLO of the compiled chunk."""
+    def lower(self) -> Any:
+        """The lowered chunk, for looking at what XLA makes of it."""
 
         def abstract(v: int) -> Any:
             value = self.program.values[v]
@@ -81,7 +81,11 @@ class ChunkRunner:
 
         given, kept = self.split_inputs([abstract(v) for v in self.chunk.inputs])
         sums = [abstract(v) for v in self.chunk.sums] if self.accumulates else []
-        return str(self.jitted.lower(given, kept, sums).compile().as_text())
+        return self.jitted.lower(given, kept, sums)
+
+    def compiled_text(self) -> str:
+        """HLO of the compiled chunk."""
+        return str(self.lower().compile().as_text())
 
     def make_zero_sums(self) -> Callable[[], list[Any]]:
         """A jitted maker of the sums that a step begins with."""

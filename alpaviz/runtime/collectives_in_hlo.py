@@ -10,6 +10,7 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +27,23 @@ _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?
 _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}")
 _PAIRS = re.compile(r"source_target_pairs=\{(\{[\d,{}\s]*\})\}")
 _BYTES = {"pred": 1, "bf16": 2}
+_SCOPES = re.compile(r'op_name="([^"]*)"')
+_PROMOTED = re.compile(r"to_apply=%?[\w.\-]*promoted")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCollective:
+    """One tensor that a compiled module communicates.
+
+    `num_bytes` are those of one run; `runs` how often one call of the module runs it; `scope` the name stack of the op
+    that it was compiled from, `jit(step)/block_0/mlp/dot_general`, or "".
+    """
+
+    kind: str
+    axes: tuple[MeshAxis, ...]
+    num_bytes: float
+    runs: int
+    scope: str
 
 
 def count_collective_bytes(
@@ -38,6 +56,19 @@ def count_collective_bytes(
         repeats: computation name -> how often it runs, for bodies of loops; 1 where it is not named.
     """
     found: CollectiveBytes = defaultdict(float)
+    for collective in list_collectives(text, mesh_shape, mesh_axes, repeats):
+        found[collective.kind, collective.axes] += collective.num_bytes * collective.runs
+    return dict(found)
+
+
+def list_collectives(
+    text: str, mesh_shape: Sequence[int], mesh_axes: Sequence[MeshAxis], repeats: Mapping[str, int] | None = None
+) -> tuple[CompiledCollective, ...]:
+    """Every tensor that the HLO `text` communicates between devices; arguments as of `count_collective_bytes`.
+
+    XLA combines collectives of several ops into one of a tuple: its parts are listed one by one.
+    """
+    found = []
     computation = ""
     for line in text.splitlines():
         if line and not line.startswith((" ", "}")):
@@ -45,24 +76,38 @@ def count_collective_bytes(
         match = _LINE.search(line)
         if match is None:
             continue
-        axes = _find_axes(match["rest"], mesh_shape, mesh_axes)
+        kind, rest = match["kind"], match["rest"]
+        axes = _find_axes(rest, mesh_shape, mesh_axes)
         if not axes:
             continue
-        count = (repeats or {}).get(computation, 1)
-        size = _count_bytes(match["result"])
-        if match["kind"] == "reduce-scatter":
-            for axis in axes:
-                size *= mesh_shape[list(mesh_axes).index(axis)]
-        found[match["kind"], axes] += size * count
-    return dict(found)
+        factor = float(np.prod([mesh_shape[list(mesh_axes).index(a)] for a in axes])) if kind == "reduce-scatter" else 1
+        # CPUs reduce 16-bit floats as 32-bit ones; other devices do not.
+        factor = factor / 2 if _PROMOTED.search(rest) else factor
+        sizes = _list_sizes(match["result"])
+        if kind == "all-to-all":  # a tuple has one part for each device of a group
+            sizes = [sum(sizes)]
+        runs = (repeats or {}).get(computation, 1)
+        scopes = _list_scopes(rest, len(sizes))
+        found += [CompiledCollective(kind, axes, n * factor, runs, s) for n, s in zip(sizes, scopes, strict=True)]
+    return tuple(found)
 
 
-def _count_bytes(result: str) -> float:
-    total = 0.0
+def _list_scopes(rest: str, count: int) -> list[str]:
+    """Of each part of a combined collective, whose scopes XLA writes as `jit(f)/(first:second)`."""
+    match = _SCOPES.search(rest)
+    scope = match[1] if match else ""
+    prefix, bracket, tail = scope.partition("/(")
+    parts = [f"{prefix}/{part}" for part in tail[:-1].split(":")] if bracket and tail.endswith(")") else [scope]
+    return parts if len(parts) == count else [scope] if count == 1 else [""] * count
+
+
+def _list_sizes(result: str) -> list[float]:
+    """Bytes of each tensor of a result."""
+    sizes = []
     for dtype, dims in _SHAPE.findall(result):
         size = _BYTES.get(dtype) or int(re.sub(r"\D.*", "", dtype.lstrip("sufc")) or 8) / 8
-        total += size * float(np.prod([int(n) for n in dims.split(",") if n], dtype=float))
-    return total
+        sizes.append(size * float(np.prod([int(n) for n in dims.split(",") if n], dtype=float)))
+    return sizes
 
 
 def _find_axes(rest: str, mesh_shape: Sequence[int], mesh_axes: Sequence[MeshAxis]) -> tuple[MeshAxis, ...]:

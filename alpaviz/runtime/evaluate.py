@@ -13,6 +13,9 @@ from alpaviz.program.program import Program
 from alpaviz.runtime.meshes import StageLayouts
 from alpaviz.types import ShardingSpec
 
+PLAN_SCOPE = "alpaviz_plan_"
+"""Scope of an op's layouts, before its number: what XLA makes of them is found by it."""
+
 
 def evaluate_ops(
     program: Program,
@@ -34,6 +37,7 @@ def evaluate_ops(
     is_split = layouts.mesh.size > 1
     for number in ops:
         op, eqn = plan.ops[number], program.jaxpr.eqns[number]
+        converter.scope = f"{PLAN_SCOPE}{number}"
         operands = [eqn.invars[k].val if v is None else env[v] for k, v in enumerate(op.inputs)]
         if is_split:
             for resharding in op.reshardings:
@@ -61,6 +65,7 @@ class _Converter:
     def __init__(self, layouts: StageLayouts) -> None:
         self._layouts = layouts
         self._known: dict[tuple[int, tuple[ShardingSpec, ...]], Any] = {}
+        self.scope = ""
 
     def convert(self, value: int, array: Any, specs: tuple[ShardingSpec, ...]) -> Any:
         """`array` taken through `specs`; a beginning that another conversion of `value` shares is shared."""
@@ -73,4 +78,5 @@ class _Converter:
 
     def hold(self, array: Any, spec: ShardingSpec) -> Any:
         """`array` constrained to `spec`; scalars have no layout."""
-        return jax.lax.with_sharding_constraint(array, self._layouts.spread(spec)) if spec else array
+        with jax.named_scope(self.scope):
+            return jax.lax.with_sharding_constraint(array, self._layouts.spread(spec)) if spec else array

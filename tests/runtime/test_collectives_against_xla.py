@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 
 import jax
 import numpy as np
 import pytest
 
-from alpaviz.plan import Plan
 from alpaviz.planner import Planner
-from alpaviz.runtime.collectives_in_hlo import CollectiveBytes, count_collective_bytes
+from alpaviz.runtime.collectives_in_hlo import count_collective_bytes
+from alpaviz.verify.predicted import predict_bytes
 from tests.program.small_models import adam_step, init_gpt_state
 
 # XLA of jax 0.12 puts a collective-permute of its own after a few products whose result and reduction are split over
@@ -19,25 +18,6 @@ from tests.program.small_models import adam_step, init_gpt_state
 TOLERANCE = 0.01 if jax.__version_info__ < (0, 12) else 0.05
 
 IDS = jax.ShapeDtypeStruct((16, 17), np.int32)
-
-
-def predict_on_cpu(plan: Plan) -> CollectiveBytes:
-    """What the plan's collectives become on the CPU, which has no reduce-scatter: an all-reduce and a slice.
-
-    A reduce-scatter over several axes is an all-reduce of the whole tensor over each of them there.
-    """
-    axes_of_mesh = plan.stages[0].mesh_axes
-    found: CollectiveBytes = defaultdict(float)
-    for op in plan.ops:
-        scattered = [c for c in op.collectives if c.kind == "reduce-scatter"]
-        for c in op.collectives:
-            size = scattered[0].num_bytes if scattered else c.num_bytes
-            kind = "all-reduce" if c.kind == "reduce-scatter" else c.kind
-            found[kind, c.axes] += size
-        for resharding in op.reshardings:
-            for c in resharding.collectives:
-                found[c.kind, tuple(a for a in axes_of_mesh if a in c.axes)] += c.num_bytes
-    return found
 
 
 def pin_mesh(shape: str) -> Callable[[Planner], None]:
@@ -80,7 +60,7 @@ def test_predicted_collectives_are_the_compiled_ones(pin: Callable[[Planner], No
     with planner.launch() as executable:
         text = executable.compiled_text(0, "step")
     compiled = count_collective_bytes(text, plan.stages[0].mesh_shape, plan.stages[0].mesh_axes)
-    predicted = predict_on_cpu(plan)
+    predicted = predict_bytes(plan, 0)
     total = sum(compiled.values())
     for key in {*compiled, *predicted}:
         difference = abs(compiled.get(key, 0.0) - predicted.get(key, 0.0))

@@ -1,0 +1,57 @@
+"""The collectives that a plan names, as XLA compiles them for the CPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from alpaviz.plan import OpPlan, Plan
+from alpaviz.runtime.collectives_in_hlo import CollectiveBytes
+from alpaviz.types import MeshAxis
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedCollective:
+    """One collective of op `op`: `num_bytes` of one run, which happens `runs` times a step."""
+
+    kind: str
+    axes: tuple[MeshAxis, ...]
+    num_bytes: float
+    runs: int
+    op: int
+
+
+def list_predicted(plan: Plan, stage: int) -> tuple[PredictedCollective, ...]:
+    """What a step of `stage` communicates inside the stage, by the plan.
+
+    CPUs have no reduce-scatter: it becomes an all-reduce of the whole tensor, over each axis in turn, and a slice.
+    """
+    axes_of_mesh = plan.stages[stage].mesh_axes
+    found = []
+    for op in plan.ops:
+        if op.stage == stage:
+            runs = 1 if op.role == "update" else plan.num_microbatches
+            found += [
+                PredictedCollective(kind, tuple(a for a in axes_of_mesh if a in axes), size, runs, op.id)
+                for kind, axes, size in _list_of_op(op)
+            ]
+    return tuple(found)
+
+
+def _list_of_op(op: OpPlan) -> Iterator[tuple[str, tuple[MeshAxis, ...], float]]:
+    scattered = [c for c in op.collectives if c.kind == "reduce-scatter"]
+    for c in op.collectives:
+        size = scattered[0].num_bytes if scattered and c.kind in ("reduce-scatter", "all-reduce") else c.num_bytes
+        yield "all-reduce" if c.kind == "reduce-scatter" else c.kind, c.axes, size
+    for resharding in op.reshardings:
+        for c in resharding.collectives:
+            yield c.kind, c.axes, c.num_bytes
+
+
+def predict_bytes(plan: Plan, stage: int) -> CollectiveBytes:
+    """Bytes of one step of `stage` by kind and axes."""
+    found: CollectiveBytes = defaultdict(float)
+    for collective in list_predicted(plan, stage):
+        found[collective.kind, collective.axes] += collective.num_bytes * collective.runs
+    return dict(found)
