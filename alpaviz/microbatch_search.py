@@ -18,11 +18,13 @@ from alpaviz.errors import AlpaVizError, InfeasibleError, InvalidStepError, PinC
 from alpaviz.pins import Pin
 from alpaviz.plan import Plan, PlanTry
 from alpaviz.plan_diff import format_bytes
-from alpaviz.planning import PlannerOptions, PlanningSession, Report
+from alpaviz.planner_options import PlannerOptions
+from alpaviz.planning import PlanningSession
 from alpaviz.program import Program, retrace
 from alpaviz.program.trace import TraceRecipe, count_rows
 from alpaviz.schedule import RUNNABLE_SCHEDULES
 from alpaviz.solver_pool import SolverPool
+from alpaviz.stage_candidates import Report
 
 AUTO: Final = "auto"
 """In place of a number of microbatches or a schedule: search it."""

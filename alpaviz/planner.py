@@ -23,12 +23,14 @@ from alpaviz.errors import (
     SolveCancelledError,
 )
 from alpaviz.microbatch_search import AUTO, PlanSearch
+from alpaviz.pin_checks import check_pins
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
 from alpaviz.plan_check import validate_plan
 from alpaviz.plan_diff import PlanDiff, compare_plans
 from alpaviz.plan_file import load_plan, save_plan
 from alpaviz.plan_sweep import SweepTable
+from alpaviz.planner_options import PlannerOptions
 from alpaviz.planner_state import (
     Alternative,
     PhasePrinter,
@@ -37,7 +39,6 @@ from alpaviz.planner_state import (
     SolveProgress,
     describe_solved,
 )
-from alpaviz.planning import PlannerOptions, check_pins
 from alpaviz.program import Program
 from alpaviz.program.trace import TraceRecipe, make_recipe
 from alpaviz.solve_handle import SolveHandle

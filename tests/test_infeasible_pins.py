@@ -17,7 +17,7 @@ from alpaviz.models import GPTConfig
 from alpaviz.models.training import make_training_step
 from alpaviz.pins import Pin, PinKind
 from alpaviz.planner_state import PlannerState
-from alpaviz.planning import USABLE_MEMORY
+from alpaviz.stage_candidates import USABLE_MEMORY
 
 WHOLE = Pin(PinKind.SPEC, "state['params']['wte']", "[-, -]")
 SMALL_GPT = GPTConfig(hidden=64, num_layers=2, num_heads=4, vocab=8192, seq=16, dtype="float32")

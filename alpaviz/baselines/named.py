@@ -22,9 +22,11 @@ from alpaviz.intra.stage_solver import StageSolver
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
 from alpaviz.planner import Planner
-from alpaviz.planning import PlannerOptions, PlanningSession, Restrict
+from alpaviz.planner_options import PlannerOptions
+from alpaviz.planning import PlanningSession
 from alpaviz.program.program import Program
 from alpaviz.schedule import SCHEDULES
+from alpaviz.stage_candidates import Restrict
 from alpaviz.types import MeshAxis, format_spec
 
 

@@ -1,0 +1,227 @@
+"""Candidates of stages: every range of layers on every logical mesh, and what is known of their times.
+
+In: a program, a cluster, options, pins. Out: a `CandidatePricing`: a table of lower limits for the programme of
+`alpaviz.inter`, of which single entries can be made exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from alpaviz.cluster import Cluster, enumerate_logical_meshes, enumerate_submeshes
+from alpaviz.cluster.mesh import LogicalMesh
+from alpaviz.errors import SolveCancelledError
+from alpaviz.inter import ChosenRange
+from alpaviz.intra.problem import FloatArray
+from alpaviz.intra.stage_problem import Restriction, StageShape, StageShapes
+from alpaviz.intra.stage_solver import SolvedStage, StageSolver
+from alpaviz.intra.structure import ProgramStructure
+from alpaviz.pins import Pin, PinKind
+from alpaviz.planner_options import PlannerOptions
+from alpaviz.program.program import Program, Role, ValueKind
+from alpaviz.schedule import count_chunks, count_most_in_flight
+from alpaviz.solver_pool import SolverPool
+
+USABLE_MEMORY = 0.95
+"""Share of a device's memory that a plan may fill; the rest is for the runtime and fragmentation."""
+
+Report = Callable[..., None]
+Restrict = Callable[[StageSolver], Mapping[int, Restriction] | None]
+"""Per layer what a scheme leaves of its candidates on the mesh of a solver; None where it does not use such a mesh."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshOption:
+    """One logical mesh of one submesh shape, with its solver."""
+
+    mesh: LogicalMesh
+    solver: StageSolver
+
+
+class StageCandidates:
+    """All candidates of one program on one cluster, with the solvers of their meshes."""
+
+    def __init__(self, program: Program, cluster: Cluster, options: PlannerOptions, pool: SolverPool) -> None:
+        self.program, self.cluster, self.options = program, cluster, options
+        self._pool = pool
+        self.structure: ProgramStructure = pool.find_structure(program)
+        self.options_by_mesh = tuple(
+            MeshOption(mesh, pool.find_solver(program, mesh))
+            for shape in enumerate_submeshes(cluster)
+            for mesh in enumerate_logical_meshes(cluster, shape, options.max_mesh_axes)
+        )
+        self._unpinned = StageShapes(program, self.structure, {})
+        self._passing = count_passing_bytes(program, self.structure)
+        self.num_chunks = count_chunks(options.schedule)
+        self._in_flight = self._list_in_flight()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Devices of each option."""
+        return tuple(option.mesh.num_devices for option in self.options_by_mesh)
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes of each device that a plan may use, for each of the stages that share devices."""
+        return USABLE_MEMORY * self.cluster.device_type.memory_bytes / self.num_chunks
+
+    @property
+    def max_stages(self) -> int:
+        """Most stages that are tried: one where the step has no gradient marker."""
+        if not self.program.has_gradient_marker:
+            return 1
+        most = min(self.program.num_layers, self.cluster.num_devices * self.num_chunks)
+        return min(most, self.options.max_stages or most)
+
+    def price(
+        self, pins: Sequence[Pin], report: Report, should_stop: Callable[[], bool], restrict: Restrict | None = None
+    ) -> CandidatePricing:
+        """Lower limits of all candidates: their optimum without memory limit and without pins on ops and inputs."""
+        layers, options, stages = self.program.num_layers, len(self.options_by_mesh), self.max_stages
+        pricing = CandidatePricing(np.full((layers, layers, options, stages), np.inf))
+        allowed = self._list_allowed_options(pins)
+        for m, option in enumerate(self.options_by_mesh):
+            stop_if(should_stop)
+            report("solving stages", m, options)
+            solver = option.solver
+            unpinned = self._unpinned
+            restricted = restrict(solver) if restrict is not None and m in allowed else {}
+            if m not in allowed or restricted is None:
+                pricing.shapes.append(unpinned)  # never asked: its latency stays infinite
+                continue
+            restrictions = restricted or solver.restrict(pins)
+            shapes = StageShapes(self.program, self.structure, restrictions) if restrictions else unpinned
+            unpinned = shapes if restricted else unpinned  # solved quickly, and a closer limit
+            pricing.shapes.append(shapes)
+            ranges = [(i, j) for i in range(layers) for j in range(i, layers) if self._may_be_stage(i, j, option)]
+            found = {r: unpinned.find(*r) for r in ranges}
+            solver.solve_unlimited(list(found.values()), should_stop)
+            self._pool.save()
+            fitting: dict[StageShape, tuple[int, float]] = {}
+            for (i, j), shape in found.items():
+                free = solver.find(shape, None, np.inf, should_stop)
+                pricing.note_share(free)
+                pinned = shapes.find(i, j)
+                if pinned not in fitting:
+                    fitting[pinned] = self._count_fitting(solver, pinned)
+                count, short = fitting[pinned]
+                pricing.note_short(m, short, i, j)
+                pricing.num_candidates += count
+                pricing.latency[i, j, m, :count] = free.objective + self._price_entry(i, option)
+        return pricing
+
+    def _count_fitting(self, solver: StageSolver, shape: StageShape) -> tuple[int, float]:
+        """To how many stages from the end `shape` may fit, and the bytes that it lacks for one more (0: for none)."""
+        for s in range(self.max_stages):
+            short = solver.count_least_bytes(shape, self.count_in_flight(s + 1)) - self.memory_limit
+            if short > 0:
+                return s, short
+        return self.max_stages, 0.0
+
+    def _may_be_stage(self, first: int, last: int, option: MeshOption) -> bool:
+        """Whether layers `first` .. `last` on this many devices can be part of a plan that uses all devices."""
+        left = self.cluster.num_devices - option.mesh.num_devices
+        others = self.program.num_layers - (last - first + 1)
+        if others == 0 or self.max_stages == 1:
+            return left == 0 and others == 0
+        return left > 0
+
+    def _price_entry(self, first: int, option: MeshOption) -> float:
+        """Seconds to pass the cut before layer `first`, activations there and cotangents back."""
+        if first == 0:
+            return 0.0
+        one_host = self.cluster.num_hosts == 1
+        link = self.cluster.hosts[0].link if one_host else self.cluster.network
+        lanes = option.mesh.num_devices if one_host else option.mesh.submesh.num_hosts
+        return 2 * link.latency + self._passing[first] / (link.bandwidth * lanes)
+
+    def _list_allowed_options(self, pins: Sequence[Pin]) -> frozenset[int]:
+        """Options that a pin of every stage's logical mesh leaves."""
+        shapes = {pin.choice for pin in pins if pin.kind is PinKind.LOGICAL_MESH and pin.subject is None}
+        return frozenset(
+            m for m, option in enumerate(self.options_by_mesh) if not shapes or {str(option.mesh)} == shapes
+        )
+
+    def make_exact(self, pricing: CandidatePricing, chosen: ChosenRange, should_stop: Callable[[], bool]) -> None:
+        key = (chosen.first, chosen.last, chosen.option, chosen.in_flight - 1)
+        option = self.options_by_mesh[chosen.option]
+        shape = pricing.shapes[chosen.option].find(chosen.first, chosen.last)
+        in_flight = self.count_in_flight(chosen.in_flight)
+        stage = option.solver.find(shape, in_flight, self.memory_limit, should_stop)
+        pricing.exact[key] = stage
+        if stage.price is None:
+            pricing.latency[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1 :] = np.inf
+            pricing.note_short(chosen.option, stage.bytes_short, chosen.first, chosen.last)
+            return
+        entry = stage.objective + self._price_entry(chosen.first, option)
+        later = pricing.latency[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1 :]
+        np.maximum(later, entry, out=later)
+        pricing.note_share(stage)
+
+    def _list_in_flight(self) -> tuple[int, ...]:
+        """For each number of stages, most microbatches whose activations one of them keeps; never falling."""
+        microbatches, counts = self.program.num_microbatches, [1]
+        for stages in range(1, self.max_stages + 1):
+            rows, rest = divmod(stages, self.num_chunks)
+            is_possible = self.num_chunks == 1 or (not rest and microbatches % rows == 0)
+            found = count_most_in_flight(self.options.schedule, stages, microbatches) if is_possible else 1
+            counts.append(max(counts[-1], found))
+        return tuple(counts)
+
+    def count_in_flight(self, stages_to_end: int) -> int:
+        """Microbatches whose activations a stage keeps."""
+        return self._in_flight[stages_to_end]
+
+
+@dataclass(slots=True, eq=False)
+class CandidatePricing:
+    """What is known of all candidates during one solve; keys are (first, last, option, stages to the end - 1).
+
+    Attributes:
+        latency: lower limits, exact where `exact` has the key.
+        least_share: the smallest bound / objective of a solution that went in.
+        short: per option, the least bytes that are missing, and for which layers.
+    """
+
+    latency: FloatArray
+    exact: dict[tuple[int, int, int, int], SolvedStage] = field(default_factory=dict)
+    shapes: list[StageShapes] = field(default_factory=list)
+    least_share: float = 1.0
+    num_candidates: int = 0
+    short: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+
+    def note_share(self, stage: SolvedStage) -> None:
+        if stage.objective > 0 and np.isfinite(stage.objective):
+            self.least_share = min(self.least_share, stage.bound / stage.objective)
+
+    def note_short(self, option: int, num_bytes: float, first: int, last: int) -> None:
+        if 0 < num_bytes < np.inf:
+            self.short[option] = min(self.short.get(option, (np.inf, 0, 0)), (num_bytes, first, last))
+
+
+def stop_if(should_stop: Callable[[], bool]) -> None:
+    if should_stop():
+        raise SolveCancelledError("The solve was cancelled.")
+
+
+def count_passing_bytes(program: Program, structure: ProgramStructure) -> list[float]:
+    """Per layer, bytes of one microbatch that pass the cut before it, in both directions."""
+    furthest: dict[int, tuple[int, int]] = {}
+    for op in program.ops:
+        if op.role is Role.UPDATE or op.layer < 0:
+            continue
+        for v in op.inputs:
+            if v is None or program.values[v].kind is not ValueKind.INTERMEDIATE:
+                continue
+            made = structure.producer_layer[v]
+            if made >= 0 and made != op.layer:
+                low, high = furthest.get(v, (made, made))
+                furthest[v] = (min(low, op.layer), max(high, op.layer))
+    passing = [0.0] * (program.num_layers + 1)
+    for v, (low, high) in furthest.items():
+        for cut in range(low + 1, high + 1):
+            passing[cut] += program.values[v].num_bytes
+    return passing
