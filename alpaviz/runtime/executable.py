@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from alpaviz.errors import LaunchError
@@ -32,6 +33,18 @@ class Executable(ABC):
     @abstractmethod
     def place(self, state: Any) -> Any:
         """`state` on the plan's devices, in the plan's layouts."""
+
+    @abstractmethod
+    def initialize(self, init_fn: Callable[[Any], Any], key: Any) -> Any:
+        """The state `init_fn(key)`, created in the plan's layouts: no device or host ever holds what the plan splits.
+
+        Args:
+            init_fn: makes a state of the step's structure; traced once for each stage.
+            key: a PRNG key, or any tree of arrays that `init_fn` takes.
+
+        Raises:
+            LaunchError: the state is not the one that was planned for.
+        """
 
     @abstractmethod
     def fetch(self, tree: Any) -> Any:

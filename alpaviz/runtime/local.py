@@ -7,7 +7,7 @@ stage is one jitted function.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,12 +22,14 @@ from alpaviz.runtime.arguments import assemble_results, flatten_arguments, is_ba
 from alpaviz.runtime.donation import StateMover, copy_given
 from alpaviz.runtime.executable import Executable, MeasuredTimes
 from alpaviz.runtime.fused import FusedStep
+from alpaviz.runtime.initialize import create_leaves, make_portable, refuse_other_state
 from alpaviz.runtime.instructions import Free, Receive, Run, Send, build_instructions
 from alpaviz.runtime.meshes import find_local_device, list_layouts, list_state_pairs, make_mesh
 from alpaviz.runtime.partition import partition_program
 from alpaviz.runtime.pieces import move_array
 from alpaviz.runtime.stacked import join_lanes, split_lanes
 from alpaviz.runtime.stage_worker import StageWorker
+from alpaviz.runtime.state_leaves import StateLeaf, list_state_leaves, unflatten_state
 
 Mailbox = dict[tuple[int, int, int], Any]
 """(value, microbatch, target stage) -> what was sent."""
@@ -169,6 +171,20 @@ class LocalExecutable(Executable):
             sharding = self._layouts[self.plan.values[v].stage].shard(v, len(value.shape))
             placed.append(move_array(leaf, sharding, value.dtype, is_own=position in given))
         return restore_non_arrays(jax.tree.unflatten(structure, join_lanes(placed, counts)))
+
+    def initialize(self, init_fn: Callable[[Any], Any], key: Any) -> Any:
+        self.refuse_if_closed()
+        refuse_other_state(self.program, init_fn, key)
+        leaves = list_state_leaves(self.program)
+        made: dict[int, Any] = {}
+        for stage in range(self.plan.num_stages):
+            own = {leaf: self._shard(leaf) for leaf in leaves if self.plan.values[leaf.value].stage == stage}
+            made |= create_leaves(self.program, init_fn, make_portable(key), own)
+        return unflatten_state(self.program, [made[leaf.value] for leaf in leaves])
+
+    def _shard(self, leaf: StateLeaf) -> Any:
+        """Where the plan keeps a leaf of the state."""
+        return self._layouts[self.plan.values[leaf.value].stage].shard(leaf.value, len(leaf.shape))
 
     def fetch(self, tree: Any) -> Any:
         return jax.tree.map(fetch_leaf, tree)

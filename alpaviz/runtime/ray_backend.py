@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,13 +19,15 @@ from alpaviz.program.program import Program, Role, ValueKind
 from alpaviz.runtime.arguments import assemble_results, flatten_arguments, is_batch
 from alpaviz.runtime.chunk_runner import find_aval
 from alpaviz.runtime.executable import Executable
+from alpaviz.runtime.initialize import make_portable, refuse_other_state
 from alpaviz.runtime.local import summarise_times
 from alpaviz.runtime.pieces import Piece, from_portable, join_pieces, to_portable
 from alpaviz.runtime.ray_session import RaySession, choose_options
 from alpaviz.runtime.ray_worker import HostWorker, StepOrder, StepReport
-from alpaviz.runtime.recipes import pickle_recipe
+from alpaviz.runtime.recipes import pickle_by_value, pickle_recipe
 from alpaviz.runtime.remote_values import RemoteStore, RemoteValue, StoreKey
 from alpaviz.runtime.stacked import StackedArray, join_lanes, split_lanes
+from alpaviz.runtime.state_leaves import list_state_leaves, unflatten_state
 
 DRAIN_S = 3.0
 """How long the other workers get to stop after one has failed."""
@@ -195,6 +197,22 @@ class RayExecutable(Executable):
             for v in values
         ]
         return restore_non_arrays(jax.tree.unflatten(structure, join_lanes(handles, counts)))
+
+    def initialize(self, init_fn: Callable[[Any], Any], key: Any) -> Any:
+        self._refuse_if_unusable()
+        refuse_other_state(self.program, init_fn, key)
+        self._step += 1
+        message = self._ray.put(pickle_by_value((init_fn, make_portable(key)), init_fn))
+        self._get([worker.initialize.remote(self._step, message) for worker in self._workers])
+        return self._hold_state()
+
+    def _hold_state(self) -> Any:
+        """Handles of a state that the workers have stored as the results of the present step."""
+        handles = [
+            self._store.hold((self._step, leaf.value), leaf.shape, leaf.dtype)
+            for leaf in list_state_leaves(self.program)
+        ]
+        return unflatten_state(self.program, handles)
 
     def fetch(self, tree: Any) -> Any:
         lanes = [lane for leaf in jax.tree.leaves(tree) for lane in getattr(leaf, "lanes", (leaf,))]

@@ -360,6 +360,24 @@ class HostWorker:
                 own = array.copy() if hasattr(array, "copy") else array  # not the memory that workers share
                 self._store[step, v] = place_array(own, self.stages[stage].shard(v))
 
+    def initialize(self, step: int, message: bytes) -> None:
+        """Create the state of this host's stages from a pickled init function and its key, as the results of `step`."""
+        from ray import cloudpickle
+
+        from alpaviz.runtime.initialize import create_leaves
+
+        init_fn, key = cloudpickle.loads(message)
+        for worker in self.stages.values():
+            made = create_leaves(self.program, init_fn, key, self._shard_state(worker.stage))
+            self._store.update(((step, v), array) for v, array in made.items())
+
+    def _shard_state(self, stage: int) -> dict[Any, Any]:
+        """The leaves of the state that a stage owns, with their shardings."""
+        from alpaviz.runtime.state_leaves import list_state_leaves
+
+        leaves = [leaf for leaf in list_state_leaves(self.program) if self.plan.values[leaf.value].stage == stage]
+        return {leaf: self.stages[stage].shard(leaf.value) for leaf in leaves}
+
     def fetch(self, keys: Sequence[StoreKey]) -> dict[StoreKey, Any]:
         """Pieces that this host holds of stored arrays."""
         from alpaviz.runtime.pieces import list_pieces

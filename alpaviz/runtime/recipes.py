@@ -9,14 +9,19 @@ from typing import Any
 
 def pickle_recipe(recipe: Any) -> bytes:
     """`recipe` with the step's own module pickled by value, unless it is an installed package."""
+    return pickle_by_value(recipe, recipe.step)
+
+
+def pickle_by_value(data: Any, function: Any) -> bytes:
+    """`data` with the module of `function`, which is in it, pickled by value unless workers can import it."""
     from ray import cloudpickle
 
-    module = find_own_module(recipe.step)
+    module = find_own_module(function)
     if module is None:
-        return bytes(cloudpickle.dumps(recipe))
+        return bytes(cloudpickle.dumps(data))
     cloudpickle.register_pickle_by_value(module)
     try:
-        return bytes(cloudpickle.dumps(recipe))
+        return bytes(cloudpickle.dumps(data))
     finally:
         cloudpickle.unregister_pickle_by_value(module)
 
