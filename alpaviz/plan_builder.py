@@ -61,7 +61,9 @@ def build_plan(
     rows = len(chosen) // count_chunks(schedule)
     blocks = place_submeshes(cluster, [stage.mesh.submesh for stage in chosen[:rows]])
     placed = [blocks[index % rows] for index in range(len(chosen))]
-    realized = [_realize(program, structure, index, stage) for index, stage in enumerate(chosen)]
+    realized = [
+        _realize(program, structure, index, stage, is_alone=len(chosen) == 1) for index, stage in enumerate(chosen)
+    ]
     stage_of_layer = {
         layer: index for index, stage in enumerate(chosen) for layer in range(stage.first, stage.last + 1)
     }
@@ -81,8 +83,10 @@ def build_plan(
     )  # fmt: skip
 
 
-def _realize(program: Program, structure: ProgramStructure, index: int, stage: ChosenStage) -> StageRealization:
-    realization = StageRealization(program, stage.solver.costs, index, dict(structure.state_pairs))
+def _realize(
+    program: Program, structure: ProgramStructure, index: int, stage: ChosenStage, *, is_alone: bool
+) -> StageRealization:
+    realization = StageRealization(program, stage.solver.costs, index, dict(structure.state_pairs), is_alone=is_alone)
     shape = stage.shapes.find(stage.first, stage.last)
     problem = stage.solver.build(shape)
     for layer in range(stage.first, stage.last + 1):

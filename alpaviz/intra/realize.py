@@ -14,7 +14,7 @@ from alpaviz.intra.leaders import LeaderKind
 from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.structure import LayerInstance
 from alpaviz.plan import OpPlan, PlannedCollective, PlannedResharding
-from alpaviz.program.program import Op, Program
+from alpaviz.program.program import Op, Program, Role
 from alpaviz.program.strategy import Strategy
 from alpaviz.types import ShardingSpec, replicated_spec
 
@@ -28,6 +28,7 @@ class StageRealization:
         arrivals: value id -> spec in which a value of another stage arrives.
         state_pairs: new state value id -> input value id that it replaces.
         ops: plans of the ops so far.
+        is_alone: no other stage is in the plan.
     """
 
     program: Program
@@ -37,7 +38,8 @@ class StageRealization:
     specs: dict[int, ShardingSpec] = field(default_factory=dict)
     arrivals: dict[int, ShardingSpec] = field(default_factory=dict)
     ops: list[OpPlan] = field(default_factory=list)
-    _converted: set[tuple[int, ShardingSpec, str]] = field(default_factory=set)
+    is_alone: bool = False
+    _converted: set[tuple[int, tuple[ShardingSpec, ...], str]] = field(default_factory=set)
     _walks: list[_LayerWalk] = field(default_factory=list)
 
     def add_inputs(self, instance: LayerInstance, problem: LayerProblem, choice: Sequence[int]) -> None:
@@ -70,15 +72,17 @@ class StageRealization:
         specs: list[ShardingSpec] = []
         collectives: list[PlannedCollective] = []
         current = held
+        # A stage that is alone runs both passes as one function: what forward has resharded is there for backward.
+        role = "pass" if self.is_alone and op.role is not Role.UPDATE else op.role.value
         for target in (*via, wanted):
             if target == current:
                 continue
-            steps, costs = self.costs.plan_resharding(self.program.values[value], current, target)
-            key = (value, target, op.role.value)
-            if key not in self._converted:
-                self._converted.add(key)
-                collectives.extend(costs)
-            specs.extend(steps or (target,))
+            for step in self.costs.plan_resharding(self.program.values[value], current, target)[0] or (target,):
+                specs.append(step)
+                if (value, tuple(specs), role) not in self._converted:
+                    self._converted.add((value, tuple(specs), role))
+                    collectives.extend(self.costs.plan_resharding(self.program.values[value], current, step)[1])
+                current = step
             current = target
         if not specs:
             return None

@@ -25,7 +25,8 @@ class PredictedCollective:
 def list_predicted(plan: Plan, stage: int) -> tuple[PredictedCollective, ...]:
     """What a step of `stage` communicates inside the stage, by the plan.
 
-    CPUs have no reduce-scatter: it becomes an all-reduce of the whole tensor, over each axis in turn, and a slice.
+    CPUs have no reduce-scatter: those over the axes of one factor that scatter to one dimension
+    become an all-reduce of the whole tensor and a slice.
     """
     axes_of_mesh = plan.stages[stage].mesh_axes
     found = []
@@ -41,12 +42,25 @@ def list_predicted(plan: Plan, stage: int) -> tuple[PredictedCollective, ...]:
 
 def _list_of_op(op: OpPlan) -> Iterator[tuple[str, tuple[MeshAxis, ...], float]]:
     scattered = [c for c in op.collectives if c.kind == "reduce-scatter"]
+    for axes in _group_axes(op.strategy, {axis for c in scattered for axis in c.axes}):
+        yield "all-reduce", axes, scattered[0].num_bytes
     for c in op.collectives:
-        size = scattered[0].num_bytes if scattered and c.kind in ("reduce-scatter", "all-reduce") else c.num_bytes
-        yield "all-reduce" if c.kind == "reduce-scatter" else c.kind, c.axes, size
+        if c.kind != "reduce-scatter":
+            yield c.kind, c.axes, c.num_bytes
     for resharding in op.reshardings:
         for c in resharding.collectives:
             yield c.kind, c.axes, c.num_bytes
+
+
+def _group_axes(strategy: str, scattered: set[MeshAxis]) -> list[tuple[MeshAxis, ...]]:
+    """Axes by the factor that they split and the dimension that they scatter to: `c:x>1 c:y>1` are one group."""
+    groups: dict[tuple[str, str], list[MeshAxis]] = defaultdict(list)
+    for part in strategy.split():
+        factor, _, rest = part.partition(":")
+        axis, _, dimension = rest.partition(">")
+        if dimension and axis in scattered:
+            groups[factor, dimension].append(axis)
+    return [tuple(axes) for axes in groups.values()]
 
 
 def predict_bytes(plan: Plan, stage: int) -> CollectiveBytes:
