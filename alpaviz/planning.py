@@ -43,7 +43,7 @@ class PlanningSession:
     ) -> None:
         self.program, self.cluster, self.options = program, cluster, options
         self._pool = pool or SolverPool(options.solver)
-        self._candidates = StageCandidates(program, cluster, options, self._pool)
+        self.candidates = StageCandidates(program, cluster, options, self._pool)
         self._chosen: tuple[ChosenStage, ...] = ()
 
     def solve(
@@ -70,7 +70,7 @@ class PlanningSession:
     ) -> Plan:
         began = time.monotonic()
         check_pins(self.program, self.cluster, pins, self.options.max_mesh_axes)
-        pricing = self._candidates.price(pins, report, should_stop, restrict)
+        pricing = self.candidates.price(pins, report, should_stop, restrict)
         choice = self._choose(pins, pricing, report, should_stop)
         if not choice.is_feasible:
             self._explain(pins if restrict is None else (), pricing, should_stop)
@@ -78,14 +78,14 @@ class PlanningSession:
         bound = choice.objective * pricing.least_share
         report("writing the plan", 0, 1, choice.objective, bound)
         chosen = tuple(self._take(pricing, r) for r in choice.stages)
-        solved = sum(option.solver.num_solved for option in self._candidates.options_by_mesh)
+        solved = sum(option.solver.num_solved for option in self.candidates.options_by_mesh)
         result = SolverReport(
             self.options.solver, time.monotonic() - began, choice.objective, bound, pricing.num_candidates, solved,
-            (f"{solved} distinct stages solved on {len(self._candidates.options_by_mesh)} logical meshes",),
+            (f"{solved} distinct stages solved on {len(self.candidates.options_by_mesh)} logical meshes",),
         )  # fmt: skip
         plan = build_plan(
             self.program,
-            self._candidates.structure,
+            self.candidates.structure,
             self.cluster,
             chosen,
             schedule=self.options.schedule,
@@ -96,10 +96,10 @@ class PlanningSession:
         return plan
 
     def _take(self, pricing: CandidatePricing, chosen: ChosenRange) -> ChosenStage:
-        option = self._candidates.options_by_mesh[chosen.option]
+        option = self.candidates.options_by_mesh[chosen.option]
         stage = pricing.exact[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1]
-        shapes = pricing.shapes[chosen.option]
-        in_flight = self._candidates.count_in_flight(chosen.in_flight)
+        shapes = pricing.pinned[chosen.option]
+        in_flight = self.candidates.count_in_flight(chosen.in_flight)
         return ChosenStage(chosen.first, chosen.last, option.mesh, option.solver, shapes, stage, in_flight)
 
     def _choose(
@@ -107,20 +107,21 @@ class PlanningSession:
     ) -> StageChoice:
         """The best stages. Only candidates that a best choice asks for are solved exactly.
 
-        The table begins with lower limits (without memory limit, without pins); where the programme picks such an
-        entry it is solved and the programme runs again. Entries only rise, so a choice of exact entries is the best.
+        The table begins with quick lower limits (without memory limit, without pins); where the programme picks such
+        an entry it is brought a step closer and the programme runs again. Entries only rise, so a
+        choice of exact entries is the best.
         """
         constraints = self._constrain(pins)
         for round_number in itertools.count():
             stop_if(should_stop)
-            table = StageCostTable(pricing.latency, self._candidates.sizes)
+            table = StageCostTable(pricing.latency, self.candidates.sizes)
             choice = self._run_programme(table, constraints)
             inexact = [r for r in choice.stages if (r.first, r.last, r.option, r.in_flight - 1) not in pricing.exact]
             report("choosing stages", round_number, round_number + len(inexact), None, choice.objective)
             if not inexact:
                 return choice
             for r in inexact:
-                self._candidates.make_exact(pricing, r, should_stop)
+                self.candidates.raise_limit(pricing, r, should_stop)
         raise AssertionError("the loop ends by returning")
 
     def _run_programme(self, table: StageCostTable, constraints: StageConstraints) -> StageChoice:
@@ -128,7 +129,7 @@ class PlanningSession:
         devices, microbatches = self.cluster.num_devices, self.program.num_microbatches
         if self.options.schedule in ("1f1b", "gpipe"):
             return choose_stages(table, devices, microbatches, constraints)
-        return choose_stages_by_count(table, devices, microbatches, constraints, num_chunks=self._candidates.num_chunks)
+        return choose_stages_by_count(table, devices, microbatches, constraints, num_chunks=self.candidates.num_chunks)
 
     def _constrain(self, pins: Sequence[Pin]) -> StageConstraints:
         """What pins ask of the stages."""
@@ -144,7 +145,7 @@ class PlanningSession:
                 of_mesh = pin.kind is PinKind.LOGICAL_MESH
                 fitting = frozenset(
                     m
-                    for m, option in enumerate(self._candidates.options_by_mesh)
+                    for m, option in enumerate(self.candidates.options_by_mesh)
                     if str(option.mesh if of_mesh else option.mesh.submesh) == pin.choice
                 )
                 stage = int(pin.subject)
@@ -172,7 +173,7 @@ class PlanningSession:
             short, first, last = min(pricing.short.values())
             raise InfeasibleError(
                 f"The model does not fit: layers {first} to {last} need at least {format_bytes(short)} more on each "
-                f"device than the {format_bytes(self._candidates.memory_limit)} that a plan may use of "
+                f"device than the {format_bytes(self.candidates.memory_limit)} that a plan may use of "
                 f"{format_bytes(memory)}. Use more devices or microbatches, a larger device, or jax.checkpoint.",
                 short,
             )
@@ -187,21 +188,21 @@ class PlanningSession:
             return ""
         short = min(pricing.short.values())[0]
         return (
-            f" within the {format_bytes(self._candidates.memory_limit)} of each device that a plan may use (at least "
+            f" within the {format_bytes(self.candidates.memory_limit)} of each device that a plan may use (at least "
             f"{format_bytes(short)} are missing)"
         )
 
     def _describe_interleaving(self) -> str:
-        if self._candidates.num_chunks == 1:
+        if self.candidates.num_chunks == 1:
             return ""
         return (
-            f" Schedule {self.options.schedule!r} needs a multiple of {self._candidates.num_chunks} stages, on "
+            f" Schedule {self.options.schedule!r} needs a multiple of {self.candidates.num_chunks} stages, on "
             f"at least two equal groups of devices whose number divides the "
             f"{self.program.num_microbatches} microbatches."
         )
 
     def _is_feasible(self, pins: tuple[Pin, ...], should_stop: Callable[[], bool]) -> bool:
-        pricing = self._candidates.price(pins, _ignore, should_stop)
+        pricing = self.candidates.price(pins, _ignore, should_stop)
         return self._choose(pins, pricing, _ignore, should_stop).is_feasible
 
     def _shrink_conflict(self, pins: tuple[Pin, ...], should_stop: Callable[[], bool]) -> tuple[Pin, ...]:
@@ -225,16 +226,16 @@ class PlanningSession:
             raise AlpaVizError("Variants are known after a solve: call planner.solve() first.")
         if not 0 <= stage < len(plan.stages):
             raise AlpaVizError(f"The plan has stages 0 to {len(plan.stages) - 1}, not {stage}.")
-        return StageVariants(self.program, self.cluster, plan, self._chosen, stage, self._candidates.memory_limit)
+        return StageVariants(self.program, self.cluster, plan, self._chosen, stage, self.candidates.memory_limit)
 
     def list_twins(self, op_name: str) -> tuple[str, ...]:
         """Names of the ops that stand at the same place in equal layers, the op itself included."""
         layer = find_pinned_layer(self.program, Pin(PinKind.STRATEGY, op_name, ""))
-        instance = self._candidates.structure.instances[layer]
+        instance = self.candidates.structure.instances[layer]
         position = next(p for p, i in enumerate(instance.ops) if self.program.ops[i].name == op_name)
         return tuple(
             self.program.ops[other.ops[position]].name
-            for other in self._candidates.structure.instances
+            for other in self.candidates.structure.instances
             if other.layer_class == instance.layer_class
         )
 

@@ -46,6 +46,7 @@ class _File(msgspec.Struct, array_like=True):
     key: str
     stages: dict[str, SolvedStage]
     least_bytes: dict[str, float]
+    least_s: dict[str, float]
 
 
 def open_cache(wanted: str | PathLike[str] | None = "auto") -> StageCache | None:
@@ -95,10 +96,11 @@ class StageCache:
         """Write `records` with what other processes have added under `key` meanwhile."""
         known = self.load(key)
         stages, least_bytes = known.stages | records.stages, known.least_bytes | records.least_bytes
-        data = _encode(key, stages, least_bytes)
+        least_s = known.least_s | records.least_s
+        data = _encode(_File(key, stages, least_bytes, least_s))
         while len(data) > MOST_FILE_BYTES and len(stages) > 1:
             stages = dict(list(stages.items())[len(stages) // 2 :])
-            data = _encode(key, stages, least_bytes)
+            data = _encode(_File(key, stages, least_bytes, least_s))
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             _write_whole(self._path(key), data)
@@ -184,8 +186,8 @@ def _write_plainly(value: object) -> str:
     raise TypeError(f"{type(value).__name__} has no plain text")
 
 
-def _encode(key: str, stages: dict[str, SolvedStage], least_bytes: dict[str, float]) -> bytes:
-    body = msgspec.msgpack.encode(_File(key, stages, least_bytes))
+def _encode(file: _File) -> bytes:
+    body = msgspec.msgpack.encode(file)
     return hashlib.sha256(body).digest() + body
 
 
@@ -198,7 +200,7 @@ def _decode(data: bytes, key: str) -> StageRecords | None:
         found = msgspec.msgpack.decode(body, type=_File)
     except msgspec.DecodeError:
         return None
-    return StageRecords(found.stages, found.least_bytes) if found.key == key else None
+    return StageRecords(found.stages, found.least_bytes, found.least_s) if found.key == key else None
 
 
 def _write_whole(path: Path, data: bytes) -> None:

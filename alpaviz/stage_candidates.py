@@ -17,7 +17,7 @@ from alpaviz.errors import SolveCancelledError
 from alpaviz.inter import ChosenRange
 from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.stage_problem import Restriction, StageShape, StageShapes
-from alpaviz.intra.stage_solver import SolvedStage, StageSolver
+from alpaviz.intra.stage_solver import SolvedStage, StageSolver, name_family
 from alpaviz.intra.structure import ProgramStructure
 from alpaviz.pins import Pin, PinKind
 from alpaviz.planner_options import PlannerOptions
@@ -79,39 +79,80 @@ class StageCandidates:
     def price(
         self, pins: Sequence[Pin], report: Report, should_stop: Callable[[], bool], restrict: Restrict | None = None
     ) -> CandidatePricing:
-        """Lower limits of all candidates: their optimum without memory limit and without pins on ops and inputs."""
+        """Lower limits of all candidates, found quickly: without memory limit and without pins on ops and inputs."""
         layers, options, stages = self.program.num_layers, len(self.options_by_mesh), self.max_stages
-        pricing = CandidatePricing(np.full((layers, layers, options, stages), np.inf))
+        pricing = CandidatePricing(pins, np.full((layers, layers, options, stages), np.inf))
         allowed = self._list_allowed_options(pins)
         for m, option in enumerate(self.options_by_mesh):
             stop_if(should_stop)
             report("solving stages", m, options)
-            solver = option.solver
-            unpinned = self._unpinned
-            restricted = restrict(solver) if restrict is not None and m in allowed else {}
+            shapes = self._unpinned
+            restricted = restrict(option.solver) if restrict is not None and m in allowed else {}
             if m not in allowed or restricted is None:
-                pricing.shapes.append(unpinned)  # never asked: its latency stays infinite
+                pricing.shapes.append(self._unpinned)  # never asked: its latency stays infinite
                 continue
-            restrictions = restricted or solver.restrict(pins)
-            shapes = StageShapes(self.program, self.structure, restrictions) if restrictions else unpinned
-            unpinned = shapes if restricted else unpinned  # solved quickly, and a closer limit
+            if restricted:
+                shapes = StageShapes(self.program, self.structure, restricted)  # solved quickly, and a closer limit
             pricing.shapes.append(shapes)
             ranges = [(i, j) for i in range(layers) for j in range(i, layers) if self._may_be_stage(i, j, option)]
-            found = {r: unpinned.find(*r) for r in ranges}
-            solver.solve_unlimited(list(found.values()), should_stop)
-            self._pool.save()
-            fitting: dict[StageShape, tuple[int, float]] = {}
-            for (i, j), shape in found.items():
-                free = solver.find(shape, None, np.inf, should_stop)
-                pricing.note_share(free)
-                pinned = shapes.find(i, j)
-                if pinned not in fitting:
-                    fitting[pinned] = self._count_fitting(solver, pinned)
-                count, short = fitting[pinned]
-                pricing.note_short(m, short, i, j)
-                pricing.num_candidates += count
-                pricing.latency[i, j, m, :count] = free.objective + self._price_entry(i, option)
+            for first, last in ranges:
+                shape = shapes.find(first, last)
+                pricing.latency[first, last, m] = 0.0
+                pricing.num_candidates += self._limit(pricing, m, first, last, shape)
+                limit = option.solver.bound_unlimited(shape) + self._price_entry(first, option)
+                pricing.raise_to(first, last, m, limit)
+        self._pool.save()
         return pricing
+
+    def raise_limit(self, pricing: CandidatePricing, chosen: ChosenRange, should_stop: Callable[[], bool]) -> None:
+        """Bring the entry of `chosen` one step closer to its exact value.
+
+        First to the optimum without memory limit and pins, together with all stages that differ from it only in their
+        number of layers; then, with pins, to what these leave; then to the exact value.
+        """
+        option, m = self.options_by_mesh[chosen.option], chosen.option
+        shape = pricing.shapes[m].find(chosen.first, chosen.last)
+        if (m, name_family(shape)) not in pricing.is_free:
+            pricing.is_free.add((m, name_family(shape)))
+            self._solve_family(pricing, m, name_family(shape), should_stop)
+        elif m not in pricing.pinned:
+            pricing.pinned[m] = self._pin(pricing, m)
+        else:
+            self._make_exact(pricing, chosen, option, should_stop)
+
+    def _solve_family(self, pricing: CandidatePricing, m: int, family: object, should_stop: Callable[[], bool]) -> None:
+        option = self.options_by_mesh[m]
+        firsts, lasts = np.nonzero(np.isfinite(pricing.latency[:, :, m, 0]))
+        ranges = [(int(i), int(j)) for i, j in zip(firsts, lasts, strict=True)]
+        found = {r: pricing.shapes[m].find(*r) for r in ranges}
+        found = {r: shape for r, shape in found.items() if name_family(shape) == family}
+        option.solver.solve_unlimited(list(found.values()), should_stop)
+        self._pool.save()
+        for (first, last), shape in found.items():
+            free = option.solver.find(shape, None, np.inf, should_stop)
+            pricing.raise_to(first, last, m, free.bound + self._price_entry(first, option))
+
+    def _pin(self, pricing: CandidatePricing, m: int) -> StageShapes:
+        """The shapes that pins on ops and inputs leave on a mesh; takes entries away that no choice can fill."""
+        if pricing.shapes[m] is not self._unpinned:
+            return pricing.shapes[m]  # a scheme's restriction stands for pins
+        restrictions = self.options_by_mesh[m].solver.restrict(pricing.pins)
+        if not restrictions:
+            return self._unpinned
+        shapes = StageShapes(self.program, self.structure, restrictions)
+        for first, last in zip(*np.nonzero(np.isfinite(pricing.latency[:, :, m, 0])), strict=True):
+            self._limit(pricing, m, int(first), int(last), shapes.find(int(first), int(last)))
+        return shapes
+
+    def _limit(self, pricing: CandidatePricing, m: int, first: int, last: int, shape: StageShape) -> int:
+        """Take entries away for which `shape` never fits; returns the number of those left."""
+        key = (m, shape)
+        if key not in pricing.fitting:
+            pricing.fitting[key] = self._count_fitting(self.options_by_mesh[m].solver, shape)
+        count, short = pricing.fitting[key]
+        pricing.note_short(m, short, first, last)
+        pricing.latency[first, last, m, count:] = np.inf
+        return count
 
     def _count_fitting(self, solver: StageSolver, shape: StageShape) -> tuple[int, float]:
         """To how many stages from the end `shape` may fit, and the bytes that it lacks for one more (0: for none)."""
@@ -145,10 +186,11 @@ class StageCandidates:
             m for m, option in enumerate(self.options_by_mesh) if not shapes or {str(option.mesh)} == shapes
         )
 
-    def make_exact(self, pricing: CandidatePricing, chosen: ChosenRange, should_stop: Callable[[], bool]) -> None:
+    def _make_exact(
+        self, pricing: CandidatePricing, chosen: ChosenRange, option: MeshOption, should_stop: Callable[[], bool]
+    ) -> None:
         key = (chosen.first, chosen.last, chosen.option, chosen.in_flight - 1)
-        option = self.options_by_mesh[chosen.option]
-        shape = pricing.shapes[chosen.option].find(chosen.first, chosen.last)
+        shape = pricing.pinned[chosen.option].find(chosen.first, chosen.last)
         in_flight = self.count_in_flight(chosen.in_flight)
         stage = option.solver.find(shape, in_flight, self.memory_limit, should_stop)
         pricing.exact[key] = stage
@@ -156,9 +198,8 @@ class StageCandidates:
             pricing.latency[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1 :] = np.inf
             pricing.note_short(chosen.option, stage.bytes_short, chosen.first, chosen.last)
             return
-        entry = stage.objective + self._price_entry(chosen.first, option)
-        later = pricing.latency[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1 :]
-        np.maximum(later, entry, out=later)
+        limit = stage.objective + self._price_entry(chosen.first, option)
+        pricing.raise_to(chosen.first, chosen.last, chosen.option, limit, chosen.in_flight - 1)
         pricing.note_share(stage)
 
     def _list_in_flight(self) -> tuple[int, ...]:
@@ -182,16 +223,28 @@ class CandidatePricing:
 
     Attributes:
         latency: lower limits, exact where `exact` has the key.
+        shapes: per option, without pins; `pinned`: with them, of options where an entry was asked for.
+        is_free: (option, family of shapes) whose limits are the optimum without memory limit.
+        fitting: by option and shape, to how many stages from the end it may fit and the bytes it lacks for one more.
         least_share: the smallest bound / objective of a solution that went in.
         short: per option, the least bytes that are missing, and for which layers.
     """
 
+    pins: Sequence[Pin]
     latency: FloatArray
     exact: dict[tuple[int, int, int, int], SolvedStage] = field(default_factory=dict)
     shapes: list[StageShapes] = field(default_factory=list)
+    pinned: dict[int, StageShapes] = field(default_factory=dict)
+    is_free: set[tuple[int, object]] = field(default_factory=set)
+    fitting: dict[tuple[int, StageShape], tuple[int, float]] = field(default_factory=dict)
     least_share: float = 1.0
     num_candidates: int = 0
     short: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+
+    def raise_to(self, first: int, last: int, option: int, limit: float, stages: int = 0) -> None:
+        """Raise entries of `stages` + 1 or more stages to the end to at least `limit`."""
+        entries = self.latency[first, last, option, stages:]
+        np.maximum(entries, limit, out=entries)
 
     def note_share(self, stage: SolvedStage) -> None:
         if stage.objective > 0 and np.isfinite(stage.objective):

@@ -232,7 +232,13 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_the_solve_goes_on(tmp_
 
 def test_a_cancelled_solve_leaves_only_what_is_right(tmp_path: Path, count_solves: Callable[[], int]) -> None:
     planner = make_planner(tmp_path)
-    planner.subscribe(lambda: planner.cancel() if planner.progress and planner.progress.done == 1 else None)
+
+    def cancel_once_stages_are_solved() -> None:
+        progress = planner.progress
+        if progress and progress.phase == "choosing stages" and progress.done == 1:
+            planner.cancel()
+
+    planner.subscribe(cancel_once_stages_are_solved)
     with pytest.raises(SolveCancelledError):
         solve(planner)
     assert count_solves() > 0

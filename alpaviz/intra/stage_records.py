@@ -34,11 +34,13 @@ class StageRecords:
     Attributes:
         stages: by `name_stage`.
         least_bytes: by `name_group`, bytes that no choice for one layer of the group can go below.
+        least_s: by `name_group`, seconds that no choice for one layer of the group can go below.
         is_changed: something was added since the records were made.
     """
 
     stages: dict[str, SolvedStage] = field(default_factory=dict)
     least_bytes: dict[str, float] = field(default_factory=dict)
+    least_s: dict[str, float] = field(default_factory=dict)
     is_changed: bool = False
 
     def keep_stage(self, key: str, stage: SolvedStage) -> None:
@@ -49,14 +51,18 @@ class StageRecords:
         self.least_bytes[key] = num_bytes
         self.is_changed = True
 
+    def keep_least_s(self, key: str, seconds: float) -> None:
+        self.least_s[key] = seconds
+        self.is_changed = True
+
 
 def name_stage(shape: StageShape, in_flight: int | None, memory_limit: float) -> str:
     """The key of a stage; layer classes in it are those of the structure that the records are for."""
     return f"{_digest_shape(shape)} {in_flight} {float(memory_limit)!r}"
 
 
-def name_group(key: GroupKey, in_flight: int) -> str:
-    """The key of a group of layers."""
+def name_group(key: GroupKey, in_flight: int | None) -> str:
+    """The key of a group of layers; `in_flight` None is without memory limit."""
     return f"{key!r} {in_flight}"
 
 

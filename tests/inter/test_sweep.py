@@ -146,7 +146,7 @@ def test_a_searched_number_of_microbatches_is_searched_in_every_row() -> None:
 def test_points_that_differ_in_memory_alone_solve_their_stages_once(planner: Planner) -> None:
     memory = CLUSTER.device_type.memory_bytes
     sweep(planner, device_memory=[memory])
-    solvers = [option.solver for option in planner._search.find_session(2, "1f1b").options_by_mesh]
+    solvers = [option.solver for option in planner._search.find_session(2, "1f1b").candidates.options_by_mesh]
     before = sum(solver.num_solved for solver in solvers)
     sweep(planner, device_memory=[memory * 2, memory * 3])
     assert sum(solver.num_solved for solver in solvers) == before > 0
