@@ -15,7 +15,7 @@ from alpaviz.pins import Pin, PinKind
 from alpaviz.plan_builder import ChosenStage
 from alpaviz.planner_state import Alternative
 from alpaviz.program.program import Op, Program
-from alpaviz.program.strategy import Strategy
+from alpaviz.program.strategy import Strategy, defer
 
 
 def list_alternatives(
@@ -58,7 +58,8 @@ def list_alternatives(
         cost = stage.solver.costs.price_op(program, op, strategies[k])
         found.append(
             Alternative(
-                label, cost.compute_s, sum(c.time_s for c in cost.collectives), float(memory[k]),
+                label, cost.compute_s, cost.micro_s - cost.compute_s + cost.once_s / num_microbatches,
+                float(memory[k]),
                 float(delta[k] - delta[now]), k == now, label in pinned, strategies[k].input_specs,
                 strategies[k].output_specs,
             )
@@ -121,8 +122,9 @@ def _list_strategies(stage: ChosenStage, layer: int, position: int, labels: Sequ
     problem = solver.problems[stage.shapes.keys[layer][0]]
     op = solver.program.ops[instance.ops[position]]
     leader = problem.leaders.ops[position]
+    may_defer = op.id in solver.structure.deferrals.sums
     if leader.kind is LeaderKind.DECISION:
-        by_label = {s.label: s for s in solver.costs.list_strategies(op.rule)}
+        by_label = {s.label: s for s in solver.costs.list_strategies(op.rule, may_defer=may_defer)}
         return [by_label[label] for label in labels]
     if leader.kind is LeaderKind.RESULT:
         track = problem.tracks[leader.index]
@@ -132,4 +134,5 @@ def _list_strategies(stage: ChosenStage, layer: int, position: int, labels: Sequ
     assert operand is not None, "a followed operand is a value"
     track = problem.tracks[instance.values.index(operand)]
     assert track is not None, "a followed operand is not free"
-    return [solver.costs.follow(op.rule, leader.index, track.specs[i]) for i in track.index]
+    followers = [solver.costs.follow(op.rule, leader.index, track.specs[i]) for i in track.index]
+    return [defer(s) for s in followers] if may_defer else followers

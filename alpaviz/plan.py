@@ -25,13 +25,15 @@ PLAN_SCHEMA_VERSION = 1
 class PlannedCollective:
     """One collective: over `axes` of the stage's mesh; `num_bytes` is the full tensor a device takes part with.
 
-    all-gather: the gathered bytes; reduce-scatter: the input's bytes; others: the local tensor's bytes.
+    all-gather: the gathered bytes; reduce-scatter: the input's bytes; others: the local tensor's bytes. `once`: it
+    happens once a step though its op runs in every microbatch, because the op's partial sums are accumulated.
     """
 
     kind: CollectiveKind
     axes: tuple[MeshAxis, ...]
     num_bytes: float
     time_s: float
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class OpPlan:
         collectives: what the strategy itself needs (all-reduce or reduce-scatter of its result).
         reshardings: of operands that arrive in another spec.
         compute_s: seconds on the busiest device, once per microbatch (once per step for update ops).
+        partial_axes: axes over which the results are partial sums, which are accumulated as they are and reduced once
+            a step; `output_specs` are those after that.
     """
 
     id: int
@@ -86,6 +90,7 @@ class OpPlan:
     collectives: tuple[PlannedCollective, ...]
     reshardings: tuple[PlannedResharding, ...]
     compute_s: float
+    partial_axes: tuple[MeshAxis, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

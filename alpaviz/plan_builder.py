@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from alpaviz.cluster import Cluster, place_submeshes
 from alpaviz.cluster.mesh import LogicalMesh, Submesh
 from alpaviz.intra.op_cost import MeshCosts
-from alpaviz.intra.realize import StageRealization, make_op_plan, sum_times
+from alpaviz.intra.realize import StageRealization, make_op_plan, sum_deferred, sum_times
 from alpaviz.intra.stage_problem import StageShapes
 from alpaviz.intra.stage_solver import SolvedStage, StageSolver
 from alpaviz.intra.structure import ProgramStructure
@@ -86,7 +86,9 @@ def build_plan(
 def _realize(
     program: Program, structure: ProgramStructure, index: int, stage: ChosenStage, *, is_alone: bool
 ) -> StageRealization:
-    realization = StageRealization(program, stage.solver.costs, index, dict(structure.state_pairs), is_alone=is_alone)
+    realization = StageRealization(
+        program, stage.solver.costs, index, structure.deferrals, dict(structure.state_pairs), is_alone=is_alone
+    )
     shape = stage.shapes.find(stage.first, stage.last)
     problem = stage.solver.build(shape)
     for layer in range(stage.first, stage.last + 1):
@@ -141,7 +143,9 @@ def _plan_stage(
 ) -> StagePlan:
     price = stage.solved.price
     assert price is not None, "a chosen stage is feasible"
-    by_role = {role: sum_times([op for op in realization.ops if op.role == role.value]) for role in Role}
+    by_role = {role: dict(sum_times([op for op in realization.ops if op.role == role.value])) for role in Role}
+    for part, seconds in sum_deferred(realization.ops).items():
+        by_role[Role.UPDATE][part] = by_role[Role.UPDATE].get(part, 0.0) + seconds
     count = {Role.FORWARD: program.num_microbatches, Role.BACKWARD: program.num_microbatches, Role.UPDATE: 1}
     total: dict[str, float] = {}
     for role, times in by_role.items():

@@ -52,8 +52,8 @@ def total_collectives(plan: Plan) -> tuple[CollectiveTotal, ...]:
     """Collectives of one step by stage, kind and axes, those of reshardings included; slowest first."""
     sums: dict[tuple[int, str, tuple[MeshAxis, ...]], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for op in plan.ops:
-        times = 1 if op.role == "update" else plan.num_microbatches
         for collective in _list_collectives(op):
+            times = 1 if op.role == "update" or collective.once else plan.num_microbatches
             total = sums[op.stage, collective.kind, collective.axes]
             total[0] += times
             total[1] += times * collective.num_bytes

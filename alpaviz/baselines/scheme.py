@@ -159,16 +159,21 @@ class _Restrictor:
             if op.rule.factors[f].kind is not FactorKind.REDUCTION:
                 continue
             for axis in set(axes) & set(scattered):
-                if not self._may_scatter(op, axis, classes[f], scattered[axis]):
+                if not self._may_scatter(op, axis, classes[f], scattered[axis], strategy.is_deferred):
                     return None
                 shards *= self.sizes[axis]
         return (*rank, shards)
 
-    def _may_scatter(self, op: Op, axis: MeshAxis, summed: DimClass | None, dim: int) -> bool:
-        """Whether partial sums over a dimension of class `summed` may end in pieces of the result's dimension `dim`."""
+    def _may_scatter(self, op: Op, axis: MeshAxis, summed: DimClass | None, dim: int, is_deferred: bool) -> bool:
+        """Whether partial sums over a dimension of class `summed` may end in pieces of the result's dimension `dim`.
+
+        ZeRO-2 scatters gradients in every microbatch, so that no device keeps a whole one; ZeRO-1 once a step.
+        """
         scheme, made = self.scheme, op.outputs[0]
         if made is None:
             return False
         if axis in self.tensor_axes:
             return summed in scheme.tensor and scheme.classes.of_values[made][dim] in scheme.sequence
-        return scheme.scatter_gradients and op.role is Role.BACKWARD and not scheme.classes.has_batch(made)
+        at_end = scheme.split_optimizer and not scheme.scatter_gradients
+        is_wanted = at_end if is_deferred else scheme.scatter_gradients
+        return is_wanted and op.role is Role.BACKWARD and not scheme.classes.has_batch(made)

@@ -11,9 +11,11 @@ that come from other layers (`BOUNDARY`), which may arrive in any spec.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from alpaviz.intra.leaders import LayerLeaders, Leader, LeaderKind, find_leaders
 from alpaviz.intra.op_cost import MeshCosts
@@ -127,6 +129,7 @@ class _Builder:
     boundary_once: set[int] = field(default_factory=set)
     local: dict[int, int] = field(init=False)
     seen: set[object] = field(default_factory=set)
+    unscattered: dict[int, npt.NDArray[np.intp] | FloatArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.leaders = find_leaders(self.program, self.instance)
@@ -174,18 +177,34 @@ class _Builder:
         op = self.program.ops[self.instance.ops[position]]
         if leader.kind is LeaderKind.FREE:
             return
+        may_defer = op.id in self.structure.deferrals.sums
         if leader.kind is LeaderKind.DECISION:
-            table = self.costs.tabulate(op.rule)
+            table = self.costs.tabulate(op.rule, may_defer=may_defer)
             variable = self.add_variable(VariableKind.OP, position, table.strategies, ())
             self._apply(op, variable, np.arange(len(table)), table)
+            if may_defer:
+                self._note_unscattered(op, table)
             return
         of_result = leader.kind is LeaderKind.RESULT
         followed = leader.index if of_result else self._find_operand(op, leader.index)
         track = self.tracks[followed]
         assert track is not None, "what an op follows has a layout"
         position = 0 if of_result else leader.index
-        table = self.costs.tabulate_followers(op.rule, position, track.specs, of_result=of_result)
+        table = self.costs.tabulate_followers(op.rule, position, track.specs, of_result=of_result, may_defer=may_defer)
         self._apply(op, track.variable, track.index, table)
+        if op.id in self.structure.deferrals.followers and op.outputs[0] is not None:
+            self.unscattered[self.local[op.outputs[0]]] = self.unscattered.get(followed, np.ones(1))
+
+    def _note_unscattered(self, op: Op, table: StrategyTable) -> None:
+        """Note how much larger a result is as long as its reduce-scatter waits for the end of the step."""
+        made = op.outputs[0]
+        if made is not None:
+            self.unscattered[self.local[made]] = np.array(
+                [
+                    math.prod(self.costs.axis_sizes[axis] for axis, _ in s.scatter) if s.is_deferred else 1
+                    for s in table.strategies
+                ]
+            )
 
     def _find_operand(self, op: Op, operand: int) -> int:
         v = op.inputs[operand]
@@ -194,7 +213,11 @@ class _Builder:
 
     def _apply(self, op: Op, variable: int, index: IndexArray, table: StrategyTable) -> None:
         """Charge `op` to `variable`, whose candidate k runs it as strategy `index[k]` of `table`."""
-        self._charge(op, variable, self.costs.price_all(self.program, op, table)[index])
+        micro, once = self.costs.price_all(self.program, op, table)
+        self._charge(op, variable, micro[index])
+        if once.any():
+            target = self.variables[variable]
+            target.once_s = target.once_s + once[index]
         for k, v in enumerate(op.inputs):
             if v is None or v not in self.local:
                 continue
@@ -281,6 +304,6 @@ class _Builder:
                 else:
                     variable.optimizer_bytes = variable.optimizer_bytes + sizes
             elif v in self.structure.accumulated and v in made_here:
-                variable.gradient_bytes = variable.gradient_bytes + sizes
+                variable.gradient_bytes = variable.gradient_bytes + sizes * self.unscattered.get(number, 1)
             elif v in self.structure.saved and v in read_backward:
                 variable.activation_bytes = variable.activation_bytes + sizes

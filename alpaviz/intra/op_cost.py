@@ -20,10 +20,12 @@ from alpaviz.program.program import Op, Program, Value
 from alpaviz.program.rule import ShardingRule
 from alpaviz.program.strategy import (
     Strategy,
+    defer,
     enumerate_strategies,
     follow_result_spec,
     follow_spec,
     iterate_specs,
+    list_deferrals,
 )
 from alpaviz.types import ShardingSpec, count_shards
 
@@ -47,8 +49,14 @@ class OpCost:
     collectives: tuple[PlannedCollective, ...]
 
     @property
-    def total_s(self) -> float:
-        return self.compute_s + sum(c.time_s for c in self.collectives)
+    def micro_s(self) -> float:
+        """Seconds whenever the op runs."""
+        return self.compute_s + sum(c.time_s for c in self.collectives if not c.once)
+
+    @property
+    def once_s(self) -> float:
+        """Seconds once a step."""
+        return sum(c.time_s for c in self.collectives if c.once)
 
 
 class MeshCosts:
@@ -61,38 +69,48 @@ class MeshCosts:
     def __init__(self, mesh: LogicalMesh, like: MeshCosts | None = None) -> None:
         self.mesh = mesh
         self.axis_sizes = mesh.axis_sizes
-        self._strategies: dict[ShardingRule, StrategyTable] = {} if like is None else like._strategies
-        self._followers: dict[tuple[ShardingRule, int, bool, int], tuple[Specs, StrategyTable]]
+        self._strategies: dict[tuple[ShardingRule, bool], StrategyTable] = {} if like is None else like._strategies
+        self._followers: dict[tuple[ShardingRule, int, bool, bool, int], tuple[Specs, StrategyTable]]
         self._followers = {} if like is None else like._followers
         self._interned: dict[Specs, Specs] = {} if like is None else like._interned
-        self._prices: dict[object, FloatArray] = {}
+        self._prices: dict[object, tuple[FloatArray, FloatArray]] = {}
         self._followed: dict[tuple[ShardingRule, int, bool, ShardingSpec], Strategy]
         self._followed = {} if like is None else like._followed
         self._specs: dict[tuple[int, ...], tuple[ShardingSpec, ...]] = {} if like is None else like._specs
         self._matrices: dict[object, tuple[Specs, Specs, FloatArray]] = {}
         self._op_costs: dict[object, OpCost] = {}
 
-    def list_strategies(self, rule: ShardingRule) -> tuple[Strategy, ...]:
+    def list_strategies(self, rule: ShardingRule, *, may_defer: bool = False) -> tuple[Strategy, ...]:
         """Every strategy of an op with `rule`."""
-        return self.tabulate(rule).strategies
+        return self.tabulate(rule, may_defer=may_defer).strategies
 
-    def tabulate(self, rule: ShardingRule) -> StrategyTable:
-        """Every strategy of an op with `rule`, as a table."""
-        if rule not in self._strategies:
-            self._strategies[rule] = StrategyTable(enumerate_strategies(rule, self.axis_sizes), self.intern)
-        return self._strategies[rule]
+    def tabulate(self, rule: ShardingRule, *, may_defer: bool = False) -> StrategyTable:
+        """Every strategy of an op with `rule`, as a table.
 
-    def tabulate_followers(self, rule: ShardingRule, position: int, specs: Specs, *, of_result: bool) -> StrategyTable:
+        Args:
+            may_defer: the op's partial sums may be reduced once a step.
+        """
+        key = (rule, may_defer)
+        if key not in self._strategies:
+            found = enumerate_strategies(rule, self.axis_sizes)
+            self._strategies[key] = StrategyTable(list_deferrals(found) if may_defer else found, self.intern)
+        return self._strategies[key]
+
+    def tabulate_followers(
+        self, rule: ShardingRule, position: int, specs: Specs, *, of_result: bool, may_defer: bool = False
+    ) -> StrategyTable:
         """For each of `specs` the strategy that keeps operand (result) `position` in it, as far as `rule` allows.
 
         Args:
             specs: interned.
+            may_defer: the op's partial sums are reduced once a step.
         """
-        key = (rule, position, of_result, id(specs))
+        key = (rule, position, of_result, may_defer, id(specs))
         found = self._followers.get(key)
         if found is None or found[0] is not specs:
             follow = self.follow_result if of_result else self.follow
-            table = StrategyTable([follow(rule, position, spec) for spec in specs], self.intern)
+            followers = [follow(rule, position, spec) for spec in specs]
+            table = StrategyTable([defer(s) for s in followers] if may_defer else followers, self.intern)
             found = self._followers[key] = (specs, table)
         return found[1]
 
@@ -151,17 +169,18 @@ class MeshCosts:
     def price_op(self, program: Program, op: Op, strategy: Strategy) -> OpCost:
         """Compute time and collectives of `op` under `strategy`."""
         dtypes = tuple(program.values[v].dtype for v in (*op.inputs, *op.outputs) if v is not None)
-        key = (op.primitive, op.rule, strategy.label, dtypes, op.flops)
+        key = (op.primitive, op.rule, strategy.label, strategy.is_deferred, dtypes, op.flops)
         if key not in self._op_costs:
             self._op_costs[key] = self._price(program, op, strategy)
         return self._op_costs[key]
 
-    def price_all(self, program: Program, op: Op, table: StrategyTable) -> FloatArray:
-        """Seconds of `op` under each strategy of `table`, collectives included; (strategies,)."""
+    def price_all(self, program: Program, op: Op, table: StrategyTable) -> tuple[FloatArray, FloatArray]:
+        """Seconds of `op` under each strategy of `table` whenever it runs, and once a step; (strategies,) each."""
         dtypes = tuple(program.values[v].dtype for v in (*op.inputs, *op.outputs) if v is not None)
         key = (op.primitive, op.rule, table, dtypes, op.flops)
         if key not in self._prices:
-            self._prices[key] = np.array([self.price_op(program, op, s).total_s for s in table.strategies])
+            prices = [self.price_op(program, op, s) for s in table.strategies]
+            self._prices[key] = np.array([p.micro_s for p in prices]), np.array([p.once_s for p in prices])
         return self._prices[key]
 
     def _price(self, program: Program, op: Op, strategy: Strategy) -> OpCost:
@@ -233,8 +252,14 @@ class MeshCosts:
             size *= self.axis_sizes[axis]
         for axis, _ in strategy.scatter:
             time = price_collective("reduce-scatter", size, self.mesh, (axis,))
-            found.append(PlannedCollective("reduce-scatter", (axis,), size, time))
+            found.append(PlannedCollective("reduce-scatter", (axis,), size, time, strategy.is_deferred))
             size /= self.axis_sizes[axis]
+        if strategy.is_deferred:
+            # One sum of what each device has accumulated, over all axes at once.
+            if strategy.reduce_axes:
+                time = price_collective("all-reduce", size, self.mesh, strategy.reduce_axes)
+                found.append(PlannedCollective("all-reduce", strategy.reduce_axes, size, time, once=True))
+            return tuple(found)
         # XLA reduces one factor after another: two that are split make two all-reduces.
         for axes in strategy.factor_axes:
             reduced = tuple(axis for axis in axes if axis in strategy.reduce_axes)

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from alpaviz.intra.deferral import Deferrals
 from alpaviz.intra.layer_problem import LayerProblem, VariableKind
 from alpaviz.intra.leaders import LeaderKind
 from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.structure import LayerInstance
 from alpaviz.plan import OpPlan, PlannedCollective, PlannedResharding
 from alpaviz.program.program import Op, Program, Role
-from alpaviz.program.strategy import Strategy
-from alpaviz.types import ShardingSpec, replicated_spec
+from alpaviz.program.strategy import Strategy, defer
+from alpaviz.types import MeshAxis, ShardingSpec, replicated_spec
 
 
 @dataclass(slots=True, eq=False)
@@ -26,19 +27,23 @@ class StageRealization:
     Attributes:
         specs: value id -> spec in which this stage has it (made here, owned here, or as it arrives).
         arrivals: value id -> spec in which a value of another stage arrives.
+        deferrals: ops whose results may stay partial sums.
         state_pairs: new state value id -> input value id that it replaces.
         ops: plans of the ops so far.
         is_alone: no other stage is in the plan.
+        partial: value id -> axes over which it is a partial sum.
     """
 
     program: Program
     costs: MeshCosts
     stage: int
+    deferrals: Deferrals
     state_pairs: Mapping[int, int] = field(default_factory=dict)
     specs: dict[int, ShardingSpec] = field(default_factory=dict)
     arrivals: dict[int, ShardingSpec] = field(default_factory=dict)
     ops: list[OpPlan] = field(default_factory=list)
     is_alone: bool = False
+    partial: dict[int, tuple[MeshAxis, ...]] = field(default_factory=dict)
     _converted: set[tuple[int, tuple[ShardingSpec, ...], str]] = field(default_factory=set)
     _walks: list[_LayerWalk] = field(default_factory=list)
 
@@ -163,7 +168,8 @@ class _LayerWalk:
             return self.costs.follow_result(op.rule, 0, self.layer_specs[self.instance.values[leader.index]])
         operand = op.inputs[leader.index]
         assert operand is not None, "a followed operand is a value"
-        return self.costs.follow(op.rule, leader.index, self.layer_specs[operand])
+        found = self.costs.follow(op.rule, leader.index, self.layer_specs[operand])
+        return defer(found) if op.id in self.stage.deferrals.sums else found
 
     def _note_demands(self, op: Op, strategy: Strategy, demands: dict[int, ShardingSpec]) -> None:
         for v, spec in zip(op.inputs, strategy.input_specs, strict=True):
@@ -183,15 +189,15 @@ class _LayerWalk:
             if found is not None:
                 reshardings.append(found)
         reshardings.extend(self._plan_state_returns(op))
+        partial_axes = strategy.partial_axes
+        if op.id in self.stage.deferrals.followers and op.inputs[0] is not None:
+            partial_axes = self.stage.partial.get(op.inputs[0], ())
+        if partial_axes:
+            self.stage.partial.update({v: partial_axes for v in op.outputs if v is not None})
         return make_op_plan(
-            op,
-            self.stage.stage,
-            strategy,
-            position in self.decisions,
-            tuple(reshardings),
-            cost.collectives,
-            cost.compute_s,
-        )
+            op, self.stage.stage, strategy, position in self.decisions, tuple(reshardings), cost.collectives,
+            cost.compute_s, partial_axes,
+        )  # fmt: skip
 
     def _plan_state_returns(self, op: Op) -> list[PlannedResharding]:
         """New state that goes back to the layout in which the state is stored."""
@@ -213,6 +219,7 @@ def make_op_plan(
     reshardings: tuple[PlannedResharding, ...] = (),
     collectives: tuple[PlannedCollective, ...] = (),
     compute_s: float = 0.0,
+    partial_axes: tuple[MeshAxis, ...] = (),
 ) -> OpPlan:
     """The plan of one op."""
     return OpPlan(
@@ -220,16 +227,31 @@ def make_op_plan(
         scope=op.scope, source=op.source, rule=str(op.rule), inputs=op.inputs, outputs=op.outputs,
         strategy=strategy.label, is_decision=is_decision, input_specs=strategy.input_specs,
         output_specs=strategy.output_specs, collectives=collectives, reshardings=reshardings, compute_s=compute_s,
+        partial_axes=partial_axes,
     )  # fmt: skip
 
 
 def sum_times(ops: Sequence[OpPlan]) -> Mapping[str, float]:
-    """Seconds of `ops`, once each: `compute`, `resharding`, and one entry per kind of collective."""
+    """Seconds of `ops`, once each: `compute`, `resharding`, and one entry per kind of collective.
+
+    What happens once a step though its op runs in every microbatch is left out: see `sum_deferred`.
+    """
     total: dict[str, float] = {"compute": 0.0, "resharding": 0.0}
     for op in ops:
         total["compute"] += op.compute_s
         for collective in op.collectives:
-            total[collective.kind] = total.get(collective.kind, 0.0) + collective.time_s
+            if not collective.once:
+                total[collective.kind] = total.get(collective.kind, 0.0) + collective.time_s
         for resharding in op.reshardings:
             total["resharding"] += sum(c.time_s for c in resharding.collectives)
+    return total
+
+
+def sum_deferred(ops: Sequence[OpPlan]) -> Mapping[str, float]:
+    """Seconds once a step of what `ops` leave for its end, by kind of collective."""
+    total: dict[str, float] = {}
+    for op in ops:
+        for collective in op.collectives:
+            if collective.once:
+                total[collective.kind] = total.get(collective.kind, 0.0) + collective.time_s
     return total

@@ -102,5 +102,5 @@ def list_labels(
         operand = op.inputs[leader.index]
         track = problem.tracks[instance.values.index(operand)] if operand is not None else None
         assert track is not None, "a followed operand is not free"
-        labels = [costs.follow(op.rule, leader.index, spec).label for spec in track.specs]
+        labels = [costs.follow(op.rule, leader.index, spec).label for spec in track.specs]  # deferred: of equal name
     return track.variable, [labels[i] for i in track.index]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from alpaviz.intra.deferral import Deferrals, find_deferrals
 from alpaviz.program.program import SHARED_LAYER, Op, Program, Role, ValueKind
 
 
@@ -44,6 +45,7 @@ class ProgramStructure:
         saved: value ids that the forward pass makes and the backward pass reads.
         accumulated: value ids that are accumulated over the microbatches.
         state_pairs: new state value id -> input value id that it replaces.
+        deferrals: gradients that may be reduced once a step.
     """
 
     instances: tuple[LayerInstance, ...]
@@ -52,6 +54,7 @@ class ProgramStructure:
     saved: frozenset[int]
     accumulated: frozenset[int]
     state_pairs: tuple[tuple[int, int], ...]
+    deferrals: Deferrals
 
 
 def find_structure(program: Program) -> ProgramStructure:
@@ -70,7 +73,8 @@ def find_structure(program: Program) -> ProgramStructure:
     classes: dict[object, int] = {}
     representatives: list[int] = []
     instances = []
-    marks = _ValueMarks(program, producer, saved, accumulated, dict(pairs))
+    deferrals = find_deferrals(program, accumulated)
+    marks = _ValueMarks(program, producer, saved, accumulated, dict(pairs), deferrals)
     for layer in range(program.num_layers):
         ops = _order_updates(program, by_layer.get(layer, []))
         values, owned, externals, key = _number_values(program, layer, ops, marks)
@@ -78,7 +82,9 @@ def find_structure(program: Program) -> ProgramStructure:
             classes[key] = len(representatives)
             representatives.append(layer)
         instances.append(LayerInstance(layer, classes[key], tuple(op.id for op in ops), values, owned, externals))
-    return ProgramStructure(tuple(instances), tuple(representatives), tuple(producer), saved, accumulated, pairs)
+    return ProgramStructure(
+        tuple(instances), tuple(representatives), tuple(producer), saved, accumulated, pairs, deferrals
+    )
 
 
 def _order_updates(program: Program, ops: list[Op]) -> list[Op]:
@@ -137,6 +143,7 @@ class _ValueMarks:
     saved: frozenset[int]
     accumulated: frozenset[int]
     state_pairs: dict[int, int]
+    deferrals: Deferrals
 
 
 def _find_producers(program: Program) -> list[int]:
@@ -186,7 +193,8 @@ def _number_values(
             for v in op.outputs
             if v is not None
         )
-        key.append((op.primitive, op.role, op.rule, inputs, outputs, marked))
+        deferred = (op.id in marks.deferrals.sums, op.id in marks.deferrals.followers)
+        key.append((op.primitive, op.role, op.rule, inputs, outputs, marked, deferred))
     key.append(
         tuple(
             sorted((local[a], local.get(b, -1)) for a, b in marks.state_pairs.items() if a in made_here and a in local)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from alpaviz.program.rule import DimFactors, FactorKind, ShardingRule
 from alpaviz.types import MeshAxis, ShardingSpec, count_shards
@@ -20,11 +20,12 @@ class Strategy:
 
     Attributes:
         label: mesh axes by factor, `"m:x k:y"`; `"whole"` where no axis splits the op; `k:y>1` scatters the reduction
-            over y onto dimension 1 of the result.
+            over y onto dimension 1 of the result, and `k:y>1@step` does so once a step.
         factor_axes: per factor of the rule, the mesh axes that split it, major first.
         input_specs, output_specs: what operands must have and results get.
         reduce_axes: axes whose partial results are summed by an all-reduce.
         scatter: (axis, result dimension) of partial sums that end in a reduce-scatter.
+        is_deferred: the partial sums are accumulated over the microbatches, and reduced once a step.
     """
 
     label: str
@@ -33,6 +34,12 @@ class Strategy:
     output_specs: tuple[ShardingSpec, ...]
     reduce_axes: tuple[MeshAxis, ...]
     scatter: tuple[tuple[MeshAxis, int], ...] = ()
+    is_deferred: bool = False
+
+    @property
+    def partial_axes(self) -> tuple[MeshAxis, ...]:
+        """Axes over which a deferred strategy's result is a partial sum until the end of the step."""
+        return (*self.reduce_axes, *(axis for axis, _ in self.scatter)) if self.is_deferred else ()
 
     @property
     def split_axes(self) -> tuple[MeshAxis, ...]:
@@ -124,6 +131,29 @@ def enumerate_strategies(
         whole = build_strategy(rule, ((),) * len(rule.factors))
         found[whole.label] = whole
     return tuple(found.values())
+
+
+def defer(strategy: Strategy) -> Strategy:
+    """`strategy` with its reduction once a step instead of once a microbatch; itself where nothing is reduced."""
+    if not strategy.reduce_axes and not strategy.scatter:
+        return strategy
+    # An all-reduce is always deferred where it can be, so only a scatter needs another name for it.
+    label = f"{strategy.label}@step" if strategy.scatter else strategy.label
+    return replace(strategy, label=label, is_deferred=True)
+
+
+def list_deferrals(strategies: Sequence[Strategy]) -> tuple[Strategy, ...]:
+    """The strategies of an op whose reduction may wait for the end of the step.
+
+    Waiting costs an all-reduce nothing: the accumulator is as large. A reduce-scatter in every microbatch leaves a
+    smaller accumulator (ZeRO-2), so it stays as a choice.
+    """
+    found = []
+    for strategy in strategies:
+        if strategy.scatter:
+            found.append(strategy)
+        found.append(defer(strategy))
+    return tuple(found)
 
 
 def _list_axis_options(rule: ShardingRule, *, scatter: bool) -> list[_AxisOption]:

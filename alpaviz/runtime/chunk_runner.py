@@ -13,6 +13,7 @@ from alpaviz.plan import Plan
 from alpaviz.program.program import Program
 from alpaviz.runtime.evaluate import evaluate_ops
 from alpaviz.runtime.meshes import StageLayouts
+from alpaviz.runtime.partial_sums import add_shares, list_partial_sums
 from alpaviz.runtime.partition import Chunk, Partition
 
 Outcome = tuple[list[Any], list[Any], list[Any], list[Any]]
@@ -39,13 +40,24 @@ class ChunkRunner:
         self.accumulates = plan.num_microbatches > 1 and bool(chunk.sums)
         self._given = [k for k, v in enumerate(chunk.inputs) if v in donated]
         self._kept = [k for k, v in enumerate(chunk.inputs) if v not in donated]
-        shardings = tuple(
-            [self._shard(v) for v in values] for values in (chunk.outputs, chunk.sums, chunk.lasts, chunk.finals)
-        )
+        # Partial sums are such only while they are summed up: what `chunk` makes of `reduces` is an ordinary value.
+        self._partial = list_partial_sums(plan, (*chunk.sums, *chunk.reduces))
+        shardings = (
+            [self._shard(v) for v in chunk.outputs], [self._describe(v).sharding for v in chunk.sums],
+            [self._shard(v) for v in chunk.lasts], [self._shard(v) for v in chunk.finals],
+        )  # fmt: skip
         self.jitted = jax.jit(self._run, out_shardings=shardings, donate_argnums=(0, 2))
 
     def _shard(self, value: int) -> Any:
         return self.layouts.shard(value, len(self.program.values[value].shape))
+
+    def _describe(self, value: int) -> jax.ShapeDtypeStruct:
+        """An input or a sum of this chunk."""
+        aval, partial = find_aval(self.program, value), self._partial.get(value)
+        if partial is None:
+            return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=self._shard(value))
+        shape = (partial.count_shares(self.layouts), *aval.shape)
+        return jax.ShapeDtypeStruct(shape, aval.dtype, sharding=partial.shard(self.layouts))
 
     def split_inputs(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Inputs that are donated, and the others: the first two arguments of `jitted`."""
@@ -55,8 +67,10 @@ class ChunkRunner:
         env: dict[int, Any] = {self.chunk.inputs[k]: array for k, array in zip(self._given, given, strict=True)}
         env.update((self.chunk.inputs[k], array) for k, array in zip(self._kept, kept, strict=True))
         if self.chunk.is_update and self.plan.num_microbatches > 1:
+            for v in self.chunk.reduces:
+                env[v] = add_shares(env[v], self._shard(v))
             for v in self.chunk.inputs:
-                if v in self.partition.means:
+                if v in self.partition.means and (v not in self.partition.partial or v in self.chunk.reduces):
                     env[v] = (env[v] / self.plan.num_microbatches).astype(env[v].dtype)
         returned: dict[int, Any] = {}
         evaluate_ops(self.program, self.plan, self.layouts, self.chunk.ops, env, returned)
@@ -74,13 +88,8 @@ class ChunkRunner:
 
     def lower(self) -> Any:
         """The lowered chunk, for looking at what XLA makes of it."""
-
-        def abstract(v: int) -> Any:
-            value = self.program.values[v]
-            return jax.ShapeDtypeStruct(value.shape, find_aval(self.program, v).dtype, sharding=self._shard(v))
-
-        given, kept = self.split_inputs([abstract(v) for v in self.chunk.inputs])
-        sums = [abstract(v) for v in self.chunk.sums] if self.accumulates else []
+        given, kept = self.split_inputs([self._describe(v) for v in self.chunk.inputs])
+        sums = [self._describe(v) for v in self.chunk.sums] if self.accumulates else []
         return self.jitted.lower(given, kept, sums)
 
     def compiled_text(self) -> str:
@@ -89,9 +98,8 @@ class ChunkRunner:
 
     def make_zero_sums(self) -> Callable[[], list[Any]]:
         """A jitted maker of the sums that a step begins with."""
-        avals = [find_aval(self.program, v) for v in self.chunk.sums]
-        shardings = [self._shard(v) for v in self.chunk.sums]
-        return jax.jit(lambda: [jnp.zeros(a.shape, a.dtype) for a in avals], out_shardings=shardings)
+        sums = [self._describe(v) for v in self.chunk.sums]
+        return jax.jit(lambda: [jnp.zeros(s.shape, s.dtype) for s in sums], out_shardings=[s.sharding for s in sums])
 
 
 def find_aval(program: Program, value: int) -> Any:

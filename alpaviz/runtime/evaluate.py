@@ -11,6 +11,7 @@ from alpaviz.plan import OpPlan, Plan
 from alpaviz.program.jax_internals import bind_equation
 from alpaviz.program.program import Program
 from alpaviz.runtime.meshes import StageLayouts
+from alpaviz.runtime.partial_sums import evaluate_partially
 from alpaviz.types import ShardingSpec
 
 PLAN_SCOPE = "alpaviz_plan_"
@@ -35,6 +36,7 @@ def evaluate_ops(
     """
     converter = _Converter(layouts)
     is_split = layouts.mesh.size > 1
+    shares: set[int | None] = set()
     for number in ops:
         op, eqn = plan.ops[number], program.jaxpr.eqns[number]
         converter.scope = f"{PLAN_SCOPE}{number}"
@@ -44,6 +46,12 @@ def evaluate_ops(
                 v = op.inputs[resharding.operand] if resharding.operand >= 0 else None
                 if v is not None:
                     operands[resharding.operand] = converter.convert(v, env[v], resharding.specs)
+        if op.partial_axes:
+            (made,) = op.outputs
+            assert made is not None, "what is accumulated is not dropped"
+            env[made] = evaluate_partially(op, eqn, operands, op.inputs[0] in shares, layouts)
+            shares.add(made)
+            continue
         results = bind_equation(eqn, operands)
         for k, (v, result) in enumerate(zip(op.outputs, results, strict=True)):
             if v is not None:

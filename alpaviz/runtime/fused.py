@@ -17,6 +17,7 @@ from alpaviz.runtime.chunk_runner import find_aval
 from alpaviz.runtime.donation import StateMover, has_equal_layouts, list_replacements
 from alpaviz.runtime.evaluate import evaluate_ops
 from alpaviz.runtime.meshes import StageLayouts
+from alpaviz.runtime.partial_sums import add_shares, list_partial_sums
 from alpaviz.runtime.partition import partition_program
 from alpaviz.runtime.pieces import find_key_implementation
 
@@ -37,6 +38,7 @@ class FusedStep:
         self._kept_positions = tuple(
             i for i in positions if i not in self.given_positions and i not in self._batch_positions
         )
+        self._partial = list_partial_sums(plan, self._pass.sums if self._pass is not None else ())
         self._in_shardings = [self._shard_input(i) for i in positions]
         self._dtypes = [program.values[v].dtype for v in program.inputs]
         self._results = tuple(dict.fromkeys(v for v in program.outputs if v is not None and self._is_made(v)))
@@ -115,13 +117,26 @@ class FusedStep:
             inner = dict(env)
             inner.update((self.program.inputs[i], part) for i, part in zip(order, parts, strict=True))
             evaluate_ops(self.program, self.plan, self.layouts, chunk.ops, inner)
-            sums = [self._hold(total + inner[v], v) for total, v in zip(carry[0], chunk.sums, strict=True)]
+            sums = [self._hold_sum(total + inner[v], v) for total, v in zip(carry[0], chunk.sums, strict=True)]
             return (sums, [inner[v] for v in chunk.lasts]), None
 
-        zeros = [self._make_zeros(v) for v in chunk.sums], [self._make_zeros(v) for v in chunk.lasts]
+        zeros = [self._make_zero_sum(v) for v in chunk.sums], [self._make_zeros(v) for v in chunk.lasts]
         (sums, lasts), _ = jax.lax.scan(body, zeros, [sliced[i] for i in order], length=count)
-        env.update((v, (s / count).astype(s.dtype)) for v, s in zip(chunk.sums, sums, strict=True))
+        for v, total in zip(chunk.sums, sums, strict=True):
+            summed = add_shares(total, self._shard(v)) if v in self._partial else total
+            env[v] = (summed / count).astype(summed.dtype)
         env.update(zip(chunk.lasts, lasts, strict=True))
+
+    def _make_zero_sum(self, value: int) -> Any:
+        partial = self._partial.get(value)
+        if partial is None:
+            return self._make_zeros(value)
+        aval = find_aval(self.program, value)
+        return self._hold_sum(jnp.zeros((partial.count_shares(self.layouts), *aval.shape), aval.dtype), value)
+
+    def _hold_sum(self, array: Any, value: int) -> Any:
+        partial = self._partial.get(value)
+        return self._hold(array, value) if partial is None else partial.hold(array, self.layouts)
 
     def _make_zeros(self, value: int) -> Any:
         aval = find_aval(self.program, value)

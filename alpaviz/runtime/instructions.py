@@ -96,7 +96,8 @@ class _StageList:
         # Sums that another stage reads are complete once the last backward has run.
         for role in (Role.FORWARD, Role.BACKWARD):
             chunk = self.partition.chunks.get((self.stage, role, 0))
-            for v in (*chunk.sums, *chunk.lasts) if chunk is not None else ():
+            sums = (v for v in chunk.sums if v not in self.partition.partial) if chunk is not None else ()
+            for v in (*sums, *chunk.lasts) if chunk is not None else ():
                 for target in sorted(self.targets.get((v, True), ())):
                     self.found.append(Send(v, ONCE, target))
         for key in self.partition.list_update_keys(self.stage):

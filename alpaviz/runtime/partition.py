@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from alpaviz.plan import Plan
 from alpaviz.program.program import SHARED_LAYER, Program, Role, ValueKind
@@ -30,6 +30,7 @@ class Chunk:
         sums: value ids whose sum over the microbatches it keeps up.
         lasts: value ids of which the last microbatch's is kept.
         finals: value ids that are results of the step.
+        reduces: inputs that are partial sums; this chunk adds them up over the devices.
     """
 
     key: ChunkKey
@@ -39,6 +40,7 @@ class Chunk:
     sums: tuple[int, ...] = ()
     lasts: tuple[int, ...] = ()
     finals: tuple[int, ...] = ()
+    reduces: tuple[int, ...] = ()
 
     @property
     def stage(self) -> int:
@@ -57,13 +59,16 @@ class Partition:
         chunks: by key.
         phases: per stage, the number of its update chunks.
         maker: value id -> key of the chunk that makes it, for values that cross chunks.
-        means: value ids that are sums until an update chunk divides them by the number of microbatches.
+        means: value ids that are sums until an update chunk divides them by the number of microbatches: the one that
+            adds up their shares, where they are partial sums, else each that reads them.
+        partial: those of them that are partial sums until the first update chunk of their stage.
     """
 
     chunks: dict[ChunkKey, Chunk]
     phases: tuple[int, ...]
     maker: dict[int, ChunkKey]
     means: frozenset[int]
+    partial: frozenset[int] = frozenset()
 
     def list_update_keys(self, stage: int) -> list[ChunkKey]:
         return [(stage, Role.UPDATE, phase) for phase in range(self.phases[stage])]
@@ -86,16 +91,24 @@ class _Partitioner:
             v: op.id for op in program.ops if op.layer == SHARED_LAYER for v in op.outputs if v is not None
         }
         self.accumulated = {a.value: a.mode for a in program.accumulations}
+        self.partial = {
+            v: op.stage
+            for op in plan.ops
+            if op.partial_axes
+            for v in op.outputs
+            if v is not None and v in self.accumulated
+        }
         self.maker: dict[int, ChunkKey] = {}
         self.members: dict[ChunkKey, list[int]] = defaultdict(list)
 
     def run(self) -> Partition:
         self._assign()
         wanted = self._find_final_chunks()
-        for key in wanted:
+        for key in (*wanted, *((stage, Role.UPDATE, 0) for stage in self.partial.values())):
             self.members.setdefault(key, [])
         chunks = {key: self._make_chunk(key, ops, wanted.get(key, ())) for key, ops in self.members.items()}
         chunks = self._add_outputs(chunks)
+        self.maker.update({v: (stage, Role.UPDATE, 0) for v, stage in self.partial.items()})
         phases = [0] * self.plan.num_stages
         for stage, role, phase in chunks:
             if role is Role.UPDATE:
@@ -104,7 +117,7 @@ class _Partitioner:
             for phase in range(count):
                 chunks.setdefault((stage, Role.UPDATE, phase), Chunk((stage, Role.UPDATE, phase), (), (), ()))
         means = frozenset(v for v, mode in self.accumulated.items() if mode == "mean")
-        return Partition(chunks, tuple(phases), self.maker, means)
+        return Partition(chunks, tuple(phases), self.maker, means, frozenset(self.partial))
 
     def _assign(self) -> None:
         """The chunk of each op that is not shared, and of each value that they make."""
@@ -124,6 +137,7 @@ class _Partitioner:
             key = (stage, role, phase)
             self.members[key].append(op.id)
             self.maker.update({v: key for v in op.outputs if v is not None})
+            phase_of.update({v: 0 for v in op.outputs if v is not None and v in self.partial})
 
     def _find_final_chunks(self) -> dict[ChunkKey, tuple[int, ...]]:
         """Per update chunk, the results of the step that it gives; accumulated values are finished by phase 0."""
@@ -147,7 +161,10 @@ class _Partitioner:
             v for i in everything for v in self.program.ops[i].inputs if v is not None and v not in made
         )
         inputs.update(dict.fromkeys(v for v in finals if v not in made))
-        return Chunk(key, tuple(everything), tuple(inputs), (), finals=finals)
+        is_first = key[1:] == (Role.UPDATE, 0)
+        reduces = tuple(v for v, stage in self.partial.items() if is_first and stage == key[0])
+        inputs.update(dict.fromkeys(reduces))
+        return Chunk(key, tuple(everything), tuple(inputs), (), finals=finals, reduces=reduces)
 
     def _pull_shared(self, ops: Sequence[int], wanted: Iterable[int]) -> list[int]:
         """`ops` with the shared ops that `wanted` values come from, in program order."""
@@ -171,8 +188,8 @@ class _Partitioner:
                 v for i in chunk.ops for v in self.program.ops[i].outputs if v is not None and self.maker.get(v) == key
             )
             if chunk.is_update:
-                outputs = tuple(v for v in made if readers[v] - {key})
-                result[key] = Chunk(key, chunk.ops, chunk.inputs, outputs, finals=chunk.finals)
+                outputs = tuple(v for v in (*made, *chunk.reduces) if readers[v] - {key})
+                result[key] = replace(chunk, outputs=outputs)
                 continue
             read_in_pass = {v for v in made if any(k[1] is not Role.UPDATE for k in readers[v])}
             outputs = tuple(v for v in made if v in read_in_pass)

@@ -34,22 +34,26 @@ def list_predicted(plan: Plan, stage: int) -> tuple[PredictedCollective, ...]:
         if op.stage == stage:
             runs = 1 if op.role == "update" else plan.num_microbatches
             found += [
-                PredictedCollective(kind, tuple(a for a in axes_of_mesh if a in axes), size, runs, op.id)
-                for kind, axes, size in _list_of_op(op)
+                PredictedCollective(kind, tuple(a for a in axes_of_mesh if a in axes), size, 1 if once else runs, op.id)
+                for kind, axes, size, once in _list_of_op(op)
             ]
     return tuple(found)
 
 
-def _list_of_op(op: OpPlan) -> Iterator[tuple[str, tuple[MeshAxis, ...], float]]:
+def _list_of_op(op: OpPlan) -> Iterator[tuple[str, tuple[MeshAxis, ...], float, bool]]:
     scattered = [c for c in op.collectives if c.kind == "reduce-scatter"]
+    deferred = [c for c in op.collectives if c.once]
+    if deferred:  # shares are added up over all axes at once
+        yield "all-reduce", tuple(a for c in deferred for a in c.axes), deferred[0].num_bytes, True
+        scattered = []
     for axes in _group_axes(op.strategy, {axis for c in scattered for axis in c.axes}):
-        yield "all-reduce", axes, scattered[0].num_bytes
+        yield "all-reduce", axes, scattered[0].num_bytes, False
     for c in op.collectives:
-        if c.kind != "reduce-scatter":
-            yield c.kind, c.axes, c.num_bytes
+        if c.kind != "reduce-scatter" and not c.once:
+            yield c.kind, c.axes, c.num_bytes, False
     for resharding in op.reshardings:
         for c in resharding.collectives:
-            yield c.kind, c.axes, c.num_bytes
+            yield c.kind, c.axes, c.num_bytes, False
 
 
 def _group_axes(strategy: str, scattered: set[MeshAxis]) -> list[tuple[MeshAxis, ...]]:

@@ -97,6 +97,9 @@ describe('costs', () => {
     const plan = makePlan();
     expect(sumStepTime(makeOp(0), plan)).toBeCloseTo(2e-3);
     expect(sumStepTime(makeOp(0, { role: 'update' }), plan)).toBeCloseTo(1e-3);
+    const reduction = { kind: 'all-reduce', axes: ['x'], num_bytes: 1, time_s: 5e-3, once: true } as const;
+    const deferred = makeOp(0, { partial_axes: ['x'], collectives: [{ ...reduction, axes: ['x'] }] });
+    expect(sumStepTime(deferred, plan)).toBeCloseTo(7e-3);
   });
 
   it('find the costliest ops and leave out empty memory', () => {
@@ -113,7 +116,7 @@ describe('costs', () => {
 });
 
 describe('the program as a tree', () => {
-  const collective = { kind: 'all-reduce', axes: ['x'], num_bytes: 1, time_s: 1 } as const;
+  const collective = { kind: 'all-reduce', axes: ['x'], num_bytes: 1, time_s: 1, once: false } as const;
   const plan = makePlan({
     ops: [
       makeOp(0),

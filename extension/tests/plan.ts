@@ -24,6 +24,7 @@ export function makeOp(id: number, change: Partial<OpPlan> = {}): OpPlan {
     collectives: [],
     reshardings: [],
     compute_s: 1e-3,
+    partial_axes: [],
     ...change,
   };
 }

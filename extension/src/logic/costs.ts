@@ -33,17 +33,18 @@ export function sumParts(parts: readonly Part[]): number {
   return parts.reduce((sum, part) => sum + part.value, 0);
 }
 
-/** Seconds of communication that an op causes, once. */
+/** Seconds of communication whenever an op runs, without what its partial sums leave for the end of the step. */
 export function sumCommunication(op: OpPlan): number {
   let seconds = 0;
-  for (const collective of op.collectives) seconds += collective.time_s;
+  for (const collective of op.collectives) if (!collective.once) seconds += collective.time_s;
   for (const resharding of op.reshardings) for (const c of resharding.collectives) seconds += c.time_s;
   return seconds;
 }
 
-/** Seconds of an op in one whole step on its stage: once per microbatch, update ops once. */
+/** Seconds of an op in one whole step on its stage: once per microbatch, update ops and deferred reductions once. */
 export function sumStepTime(op: OpPlan, plan: Plan): number {
-  return (op.compute_s + sumCommunication(op)) * (op.role === 'update' ? 1 : plan.num_microbatches);
+  const deferred = op.collectives.reduce((sum, c) => sum + (c.once ? c.time_s : 0), 0);
+  return (op.compute_s + sumCommunication(op)) * (op.role === 'update' ? 1 : plan.num_microbatches) + deferred;
 }
 
 /** The `count` ops that take the most time of a step, among those that `isWanted`. */

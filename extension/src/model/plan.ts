@@ -14,6 +14,7 @@ export interface PlannedCollective {
   axes: string[];
   num_bytes: number;
   time_s: number;
+  once: boolean;
 }
 
 export interface PlannedResharding {
@@ -43,6 +44,7 @@ export interface OpPlan {
   collectives: PlannedCollective[];
   reshardings: PlannedResharding[];
   compute_s: number;
+  partial_axes: string[];
 }
 
 export interface ValuePlan {

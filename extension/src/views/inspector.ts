@@ -188,7 +188,7 @@ export class InspectorView implements View {
       formatBytes(c.num_bytes),
       formatSeconds(c.time_s),
     ];
-    const rows = op.collectives.map((c) => row('of the result', c));
+    const rows = op.collectives.map((c) => row(c.once ? 'of the result, once a step' : 'of the result', c));
     for (const resharding of op.reshardings) {
       const { operand, held, wanted } = resharding;
       const value = operand < 0 ? op.outputs[-1 - operand] : op.inputs[operand];
