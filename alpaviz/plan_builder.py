@@ -156,7 +156,8 @@ def _plan_stage(
     )
     memory = MemoryEstimate(
         price.parameter_bytes, price.optimizer_bytes, price.gradient_bytes,
-        price.activation_bytes * stage.in_flight, _find_largest_result(program, realization, stage.solver.costs),
+        price.activation_bytes * stage.in_flight,
+        max(price.transient_bytes, _find_largest_result(program, realization, stage.solver.costs)),
         stage.mesh.device_type.memory_bytes,
     )  # fmt: skip
     backward = sum(by_role[Role.BACKWARD].values())

@@ -55,6 +55,7 @@ class LayerVariable:
         micro_s, once_s: seconds per microbatch and per step.
         parameter_bytes, optimizer_bytes, gradient_bytes: on each device, for good.
         activation_bytes: on each device, for each microbatch in flight.
+        transient_bytes: on each device, while the layer's backward pass runs: what it makes again.
     """
 
     kind: VariableKind
@@ -67,6 +68,7 @@ class LayerVariable:
     optimizer_bytes: FloatArray
     gradient_bytes: FloatArray
     activation_bytes: FloatArray
+    transient_bytes: FloatArray
 
     @property
     def num_candidates(self) -> int:
@@ -143,7 +145,7 @@ class _Builder:
         self, kind: VariableKind, target: int, strategies: tuple[Strategy, ...], specs: tuple[ShardingSpec, ...]
     ) -> int:
         count = len(strategies) or len(specs)
-        zeros = [np.zeros(count) for _ in range(6)]
+        zeros = [np.zeros(count) for _ in range(7)]
         self.variables.append(LayerVariable(kind, target, strategies, specs, *zeros))
         return len(self.variables) - 1
 
@@ -280,17 +282,25 @@ class _Builder:
                 self._add_edge(held.variable, wanted.variable, pairs, once=True)
 
     def add_memory(self) -> None:
-        """Bytes of inputs, gradient accumulators and saved activations, charged to the variables that split them."""
+        """Bytes of inputs, gradient accumulators and activations, kept or made again, charged to what splits them."""
         read_in_pass = {
             v for i in self.instance.ops if self.program.ops[i].role is not Role.UPDATE
             for v in self.program.ops[i].inputs
         }  # fmt: skip
         owned = set(self.instance.owned_inputs)
+        read_after = {
+            v for i in self.instance.ops
+            if self.program.ops[i].role is Role.BACKWARD and not self.program.ops[i].is_recomputed
+            for v in self.program.ops[i].inputs
+        }  # fmt: skip
         read_backward = {
             v for i in self.instance.ops if self.program.ops[i].role is Role.BACKWARD
             for v in self.program.ops[i].inputs
         }  # fmt: skip
         made_here = {v for i in self.instance.ops for v in self.program.ops[i].outputs}
+        made_again = {
+            v for i in self.instance.ops if self.program.ops[i].is_recomputed for v in self.program.ops[i].outputs
+        }  # fmt: skip
         for number, track in enumerate(self.tracks):
             if track is None:
                 continue
@@ -307,3 +317,5 @@ class _Builder:
                 variable.gradient_bytes = variable.gradient_bytes + sizes * self.unscattered.get(number, 1)
             elif v in self.structure.saved and v in read_backward:
                 variable.activation_bytes = variable.activation_bytes + sizes
+            elif v in made_again and v in read_after:
+                variable.transient_bytes = variable.transient_bytes + sizes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -104,6 +104,7 @@ class StageProblem:
         offsets: per group, the position of its first variable in `problem`.
         micro, once: like `problem` but per microbatch and per step alone: unary and edge costs.
         parameter_bytes, optimizer_bytes, gradient_bytes, activation_bytes: per variable (candidates,), counts in.
+        transient_bytes: the same for what a layer's backward pass makes again; of one layer of each group.
     """
 
     problem: ShardingProblem
@@ -114,6 +115,7 @@ class StageProblem:
     optimizer_bytes: tuple[FloatArray, ...]
     gradient_bytes: tuple[FloatArray, ...]
     activation_bytes: tuple[FloatArray, ...]
+    transient_bytes: tuple[FloatArray, ...]
 
     def price(self, choice: tuple[int, ...]) -> StagePrice:
         """Times and memory of `choice`."""
@@ -123,13 +125,24 @@ class StageProblem:
 
         return StagePrice(
             self.micro.price(choice), self.once.price(choice), add(self.parameter_bytes), add(self.optimizer_bytes),
-            add(self.gradient_bytes), add(self.activation_bytes),
+            add(self.gradient_bytes), add(self.activation_bytes), self._find_most_transient(choice),
         )  # fmt: skip
+
+    def _find_most_transient(self, choice: tuple[int, ...]) -> float:
+        """Bytes that the layer with the most to make again holds meanwhile."""
+        ends = [*list(self.offsets.values())[1:], len(choice)]
+        return max(
+            sum(float(self.transient_bytes[i][choice[i]]) for i in range(begin, end))
+            for begin, end in zip(self.offsets.values(), ends, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class StagePrice:
-    """Seconds per microbatch and per step, and bytes on each device (activations of one microbatch)."""
+    """Seconds per microbatch and per step, and bytes on each device (activations of one microbatch).
+
+    `transient_bytes` are what the layer with the most to make again holds while its backward pass runs.
+    """
 
     micro_s: float
     once_s: float
@@ -137,6 +150,7 @@ class StagePrice:
     optimizer_bytes: float
     gradient_bytes: float
     activation_bytes: float
+    transient_bytes: float = 0.0
 
     @property
     def lasting_bytes(self) -> float:
@@ -144,7 +158,7 @@ class StagePrice:
         return self.parameter_bytes + self.optimizer_bytes + self.gradient_bytes
 
     def count_bytes(self, in_flight: int) -> float:
-        return self.lasting_bytes + in_flight * self.activation_bytes
+        return self.lasting_bytes + in_flight * self.activation_bytes + self.transient_bytes
 
 
 def build_stage_problem(
@@ -184,6 +198,7 @@ class _StageBuilder:
         self.unary: list[list[FloatArray]] = [[], []]  # per microbatch, per step
         self.edges: list[dict[tuple[int, int], PairCosts]] = [{}, {}]
         self.bytes: list[list[FloatArray]] = [[], [], [], []]  # parameters, optimizer, gradients, activations
+        self.transient: list[FloatArray] = []
         self.allowed: list[FloatArray | None] = []
 
     def add_group(self, key: GroupKey, count: int) -> None:
@@ -200,6 +215,7 @@ class _StageBuilder:
             )  # fmt: skip
             for total, part in zip(self.bytes, parts, strict=True):
                 total.append(part * count)
+            self.transient.append(variable.transient_bytes)
             mask = None
             if position in allowed:
                 mask = np.full(variable.num_candidates, np.inf)
@@ -264,11 +280,28 @@ class _StageBuilder:
             merged[key] = merged[key].plus(share) if key in merged else share
         memory: tuple[MemoryRow, ...] = ()
         if np.isfinite(memory_limit):
-            usage = tuple(p + o + g + in_flight * a for p, o, g, a in zip(*self.bytes, strict=True))
-            used = tuple(i for i, u in enumerate(usage) if u.any())
-            memory = (MemoryRow("device memory", used, tuple(usage[i] for i in used), memory_limit),)
+            memory = self._limit_memory(in_flight, memory_limit)
         problem = ShardingProblem(
             tuple(unary), tuple(Edge(u, v, merged[u, v]) for u, v in sorted(merged)), memory, names
         )
         parameters, optimizer, gradients, activations = (tuple(part) for part in self.bytes)
-        return StageProblem(problem, self.offsets, parts[0], parts[1], parameters, optimizer, gradients, activations)
+        return StageProblem(
+            problem, self.offsets, parts[0], parts[1], parameters, optimizer, gradients, activations,
+            tuple(self.transient),
+        )  # fmt: skip
+
+    def _limit_memory(self, in_flight: int, memory_limit: float) -> tuple[MemoryRow, ...]:
+        """The limit while each group's backward pass runs; one row where none makes anything again."""
+        lasting = [p + o + g + in_flight * a for p, o, g, a in zip(*self.bytes, strict=True)]
+        rows = []
+        ends = [*list(self.offsets.values())[1:], len(lasting)]
+        for begin, end in zip(self.offsets.values(), ends, strict=True):
+            if any(part.any() for part in self.transient[begin:end]):
+                usage = [u + t if begin <= i < end else u for i, (u, t) in enumerate(zip(lasting, self.transient))]
+                rows.append(_make_row(usage, memory_limit))
+        return tuple(rows) or (_make_row(lasting, memory_limit),)
+
+
+def _make_row(usage: Sequence[FloatArray], limit: float) -> MemoryRow:
+    used = tuple(i for i, u in enumerate(usage) if u.any())
+    return MemoryRow("device memory", used, tuple(usage[i] for i in used), limit)

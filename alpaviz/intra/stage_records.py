@@ -108,7 +108,7 @@ def _describe_layer(
         op = program.ops[i]
         rule = rules.setdefault(op.rule, len(rules))
         inputs, outputs = [number(v) for v in op.inputs], [number(v) for v in op.outputs]
-        lines.append((op.primitive, str(op.role), rule, float(op.flops), inputs, outputs))
+        lines.append((op.primitive, str(op.role), op.is_recomputed, rule, float(op.flops), inputs, outputs))
     pairs = [(numbers[a], numbers[b]) for a, b in structure.state_pairs if a in numbers and b in numbers]
     lines.append((instance.owned_inputs, instance.externals, pairs))
     return lines

@@ -241,6 +241,7 @@ def _interpolate(first: SolvedStage, last: SolvedStage, far: StagePrice, share: 
         between(near.micro_s, far.micro_s), between(near.once_s, far.once_s),
         between(near.parameter_bytes, far.parameter_bytes), between(near.optimizer_bytes, far.optimizer_bytes),
         between(near.gradient_bytes, far.gradient_bytes), between(near.activation_bytes, far.activation_bytes),
+        near.transient_bytes,
     )  # fmt: skip
     return SolvedStage(
         first.choice, price, between(first.objective, last.objective), between(first.bound, last.bound), first.solver

@@ -194,7 +194,7 @@ def _number_values(
             if v is not None
         )
         deferred = (op.id in marks.deferrals.sums, op.id in marks.deferrals.followers)
-        key.append((op.primitive, op.role, op.rule, inputs, outputs, marked, deferred))
+        key.append((op.primitive, op.role, op.is_recomputed, op.rule, inputs, outputs, marked, deferred))
     key.append(
         tuple(
             sorted((local[a], local.get(b, -1)) for a, b in marks.state_pairs.items() if a in made_here and a in local)

@@ -59,7 +59,7 @@ def assemble_program(
             "alpaviz.register_sharding_rule gives them one."
         )
     return Program(
-        name=name, fingerprint=_fingerprint(ops, table.values, placed.num_layers, num_microbatches),
+        name=name, fingerprint=name_program(ops, table.values, placed.num_layers, num_microbatches),
         values=tuple(table.values), ops=tuple(ops), inputs=tuple(inputs), constants=tuple(constants), outputs=outputs,
         state_outputs=state_outputs, accumulations=accumulations, num_layers=placed.num_layers,
         num_microbatches=num_microbatches, has_gradient_marker=marked.has_gradient_marker,
@@ -158,7 +158,8 @@ def _is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat", "complex"))
 
 
-def _fingerprint(ops: Sequence[Op], values: Sequence[Value], num_layers: int, num_microbatches: int) -> str:
+def name_program(ops: Sequence[Op], values: Sequence[Value], num_layers: int, num_microbatches: int) -> str:
+    """The fingerprint of a program."""
     digest = hashlib.sha256(f"{num_layers} {num_microbatches}".encode())
     for value in values:
         digest.update(f"{value.shape}{value.dtype}{value.kind}".encode())

@@ -79,6 +79,7 @@ class Op:
         scope: name stack without transformations, `block_3/attn`.
         source: the user's line, `train.py:41`, or "".
         flops: multiply and add counted as 2; elementwise ops count their outputs' elements.
+        is_recomputed: a forward op that the backward pass does again (`alpaviz.program.recompute`).
     """
 
     id: int
@@ -92,6 +93,7 @@ class Op:
     scope: str
     source: str
     flops: float
+    is_recomputed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class Program:
         batch_axes: per entry of `inputs`, the dimension that microbatches slice; None for state and unsliced leaves.
         input_lanes, output_lanes: per leaf of the arguments and of the results, of how many inputs (outputs) it is
             made, one for each slice along its first dimension; 0 for a leaf that is one. Empty: no leaf is taken apart.
+        recomputed_layers: layers whose activations the backward pass makes again instead of keeping them.
     """
 
     name: str
@@ -149,6 +152,7 @@ class Program:
     batch_axes: tuple[int | None, ...]
     input_lanes: tuple[int, ...] = ()
     output_lanes: tuple[int, ...] = ()
+    recomputed_layers: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
     jaxpr: Any = field(default=None, repr=False)
     in_tree: Any = field(default=None, repr=False)
@@ -157,9 +161,13 @@ class Program:
 
     @property
     def flops(self) -> float:
-        """FLOP of one whole step: microbatch work times `num_microbatches`, plus the update."""
-        per_microbatch = sum(op.flops for op in self.ops if op.role is not Role.UPDATE)
-        return per_microbatch * self.num_microbatches + sum(op.flops for op in self.ops if op.role is Role.UPDATE)
+        """FLOP of one whole step: microbatch work times `num_microbatches`, plus the update.
+
+        What recomputed layers do again is not counted.
+        """
+        once = [op for op in self.ops if not op.is_recomputed]
+        per_microbatch = sum(op.flops for op in once if op.role is not Role.UPDATE)
+        return per_microbatch * self.num_microbatches + sum(op.flops for op in once if op.role is Role.UPDATE)
 
     def __repr__(self) -> str:
         return (

@@ -7,7 +7,7 @@ import itertools
 import math
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -32,6 +32,7 @@ from alpaviz.program.leaves import (
 )
 from alpaviz.program.placement import place_in_layers
 from alpaviz.program.program import Program
+from alpaviz.program.recompute import recompute_layers
 from alpaviz.program.results import refuse_row_results
 from alpaviz.program.roles import mark_roles
 from alpaviz.program.sums import scale_sums
@@ -40,7 +41,10 @@ from alpaviz.program.user_lines import choose_user_frame, format_line
 
 @dataclass(frozen=True, slots=True)
 class TraceRecipe:
-    """What `trace_program` was called with, arrays replaced by shapes: enough to trace the same program elsewhere."""
+    """What `trace_program` was called with, arrays replaced by shapes: enough to trace the same program elsewhere.
+
+    `recomputed_layers` are those of the program (`alpaviz.program.recompute`).
+    """
 
     step: Callable[..., Any]
     state: Any
@@ -49,6 +53,7 @@ class TraceRecipe:
     num_layers: int | None
     batch_axes: Any
     name: str
+    recomputed_layers: tuple[int, ...] = ()
 
 
 def trace_program(
@@ -138,7 +143,8 @@ def retrace(recipe: TraceRecipe) -> Program:
         program = _trace_once(recipe, recipe.num_microbatches)
         if not program.has_gradient_marker and recipe.num_microbatches > 1:
             program = _trace_once(recipe, 1)
-    return program
+        program = replace(program, recipe=replace(recipe, recomputed_layers=()))
+        return recompute_layers(program, recipe.recomputed_layers)
 
 
 def count_rows(recipe: TraceRecipe) -> int:
