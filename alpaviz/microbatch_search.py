@@ -21,6 +21,7 @@ from alpaviz.plan_diff import format_bytes
 from alpaviz.planner_options import PlannerOptions
 from alpaviz.planning import PlanningSession
 from alpaviz.program import Program, retrace
+from alpaviz.program.recompute import fit_to_layers, list_recomputable_layers, recompute_layers
 from alpaviz.program.trace import TraceRecipe, count_rows
 from alpaviz.schedule import RUNNABLE_SCHEDULES
 from alpaviz.solver_pool import SolverPool
@@ -57,13 +58,25 @@ class PlanSearch:
         self.pool = pool or SolverPool(options.solver)
         self.programs: dict[int, Program] = {} if programs is None else programs
         self._sessions: dict[tuple[int, str], PlanningSession] = {}
+        self._recomputed: dict[tuple[int, tuple[int, ...]], Program] = {}
 
     def find_program(self, num_microbatches: int | None = None) -> Program:
         """The step, traced with this many microbatches; by default those of the recipe."""
         count = num_microbatches or self.recipe.num_microbatches
         if count not in self.programs:
-            self.programs[count] = retrace(replace(self.recipe, num_microbatches=count))
+            program = retrace(replace(self.recipe, num_microbatches=count))
+            if self.options.recompute == "always":
+                program = recompute_layers(program, list_recomputable_layers(program))
+            self.programs[count] = program
         return self.programs[count]
+
+    def find_program_of(self, plan: Plan) -> Program:
+        """The step as `plan` has it: with its microbatches where they are searched, and its recomputed layers."""
+        program = self.find_program(plan.num_microbatches if self.is_searched else None)
+        key = program.num_microbatches, plan.program.recomputed_layers
+        if key not in self._recomputed:
+            self._recomputed[key] = fit_to_layers(program, plan.program.recomputed_layers)
+        return self._recomputed[key]
 
     def find_session(self, num_microbatches: int, schedule: str) -> PlanningSession:
         """The session for one number of microbatches and one schedule."""

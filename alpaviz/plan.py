@@ -215,7 +215,10 @@ class StepEstimate:
 
 @dataclass(frozen=True, slots=True)
 class ProgramSummary:
-    """Which program a plan is for. `parameters_bytes` counts the state; `layers` names each layer for people."""
+    """Which program a plan is for. `state_bytes` counts the state; `layers` names each layer for people.
+
+    The activations of `recomputed_layers` are made again in the backward pass instead of being kept.
+    """
 
     name: str
     fingerprint: str
@@ -225,6 +228,7 @@ class ProgramSummary:
     layer_flops: tuple[float, ...]
     flops: float
     state_bytes: float
+    recomputed_layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,7 @@ def summarise_program(program: Program) -> ProgramSummary:
     state = sum(v.num_bytes for v in program.values if v.kind is ValueKind.STATE)
     return ProgramSummary(
         program.name, program.fingerprint, len(program.ops), program.num_layers, name_layers(program), tuple(flops),
-        program.flops, float(state),
+        program.flops, float(state), program.recomputed_layers,
     )  # fmt: skip
 
 

@@ -71,6 +71,8 @@ class Planner:
             cannot be launched yet: `"zero-bubble"`, `"interleaved-2"`, `"interleaved-4"`.
         solver: `"auto"`, `"exact"`, `"ilp"` or `"paper"`.
         max_mesh_axes: a stage's devices are seen as meshes of one to this many axes (at most 3).
+        recompute: `"auto"` lets stages make the activations of some layers again in the backward pass, where keeping
+            all does not fit or costs more; `"never"`; `"always"`: all layers for which that frees memory.
         name: of the program, for people.
         cache: folder in which solved stages are kept for other sessions; `"auto"` is that of the environment variable
             `ALPAVIZ_CACHE`, or `alpaviz` in the user's cache folder; None keeps nothing.
@@ -92,6 +94,7 @@ class Planner:
         schedule: str = "1f1b",
         solver: str = "auto",
         max_mesh_axes: int = 2,
+        recompute: str = "auto",
         name: str | None = None,
         cache: str | PathLike[str] | None = "auto",
     ) -> None:
@@ -103,7 +106,9 @@ class Planner:
             num_layers=num_layers, batch_axes=batch_axes, name=name,
         )  # fmt: skip
         self._cluster = parse_cluster(cluster) if isinstance(cluster, str) else cluster
-        self.options = PlannerOptions(schedule=schedule, solver=solver, max_mesh_axes=max_mesh_axes)
+        self.options = PlannerOptions(
+            schedule=schedule, solver=solver, max_mesh_axes=max_mesh_axes, recompute=recompute
+        )
         self.options.check()
         pool = SolverPool(solver, open_cache(cache))
         self._search = PlanSearch(self._recipe, self._cluster, self.options, is_searched=is_searched, pool=pool)
@@ -144,10 +149,10 @@ class Planner:
 
     @property
     def program(self) -> Program:
-        """The traced step, with as many microbatches as the present plan has; traced at first use."""
+        """The traced step, with the microbatches and recomputed layers of the present plan; traced at first use."""
         with self._lock:
-            plan = self.plan if self._search.is_searched else None
-            return self._search.find_program(None if plan is None else plan.num_microbatches)
+            plan = self.plan
+            return self._search.find_program() if plan is None else self._search.find_program_of(plan)
 
     @property
     def plan(self) -> Plan | None:
@@ -497,8 +502,7 @@ class Planner:
             PlanMismatchError: it was made for another program or cluster. The present plan is kept.
         """
         plan = load_plan(path)
-        count = plan.num_microbatches if self._search.is_searched else None
-        validate_plan(plan, self._search.find_program(count), self._cluster)
+        validate_plan(plan, self._search.find_program_of(plan), self._cluster)
         with self._lock:
             before = self._last_plan()
             del self._history[self._position + 1 :]

@@ -32,6 +32,7 @@ from alpaviz.planner_state import Alternative
 from alpaviz.program.program import Program
 from alpaviz.solver_pool import SolverPool
 from alpaviz.stage_candidates import CandidatePricing, Report, Restrict, StageCandidates, stop_if
+from alpaviz.stage_recomputation import move_to_program
 from alpaviz.stage_variants import StageVariants
 
 
@@ -45,6 +46,7 @@ class PlanningSession:
         self._pool = pool or SolverPool(options.solver)
         self.candidates = StageCandidates(program, cluster, options, self._pool)
         self._chosen: tuple[ChosenStage, ...] = ()
+        self._chosen_program = program
 
     def solve(
         self,
@@ -78,21 +80,22 @@ class PlanningSession:
         bound = choice.objective * pricing.least_share
         report("writing the plan", 0, 1, choice.objective, bound)
         chosen = tuple(self._take(pricing, r) for r in choice.stages)
+        layers = [layer for r in choice.stages for layer in _list_recomputed(pricing, r)]
+        program, structure = self.program, self.candidates.structure
+        if layers:
+            program, chosen = move_to_program(
+                program, layers, chosen, self._pool, pins, self.candidates.memory_limit, should_stop
+            )
+            structure = self._pool.find_structure(program)
         solved = sum(option.solver.num_solved for option in self.candidates.options_by_mesh)
         result = SolverReport(
             self.options.solver, time.monotonic() - began, choice.objective, bound, pricing.num_candidates, solved,
             (f"{solved} distinct stages solved on {len(self.candidates.options_by_mesh)} logical meshes",),
         )  # fmt: skip
         plan = build_plan(
-            self.program,
-            self.candidates.structure,
-            self.cluster,
-            chosen,
-            schedule=self.options.schedule,
-            pins=pins,
-            report=result,
+            program, structure, self.cluster, chosen, schedule=self.options.schedule, pins=pins, report=result
         )
-        self._chosen = chosen
+        self._chosen, self._chosen_program = chosen, program
         return plan
 
     def _take(self, pricing: CandidatePricing, chosen: ChosenRange) -> ChosenStage:
@@ -100,6 +103,11 @@ class PlanningSession:
         stage = pricing.exact[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1]
         shapes = pricing.pinned[chosen.option]
         in_flight = self.candidates.count_in_flight(chosen.in_flight)
+        again = pricing.recomputed.get((chosen.first, chosen.last, chosen.option, chosen.in_flight - 1))
+        if again is not None:
+            return ChosenStage(
+                chosen.first, chosen.last, option.mesh, again.solver, again.shapes, again.solved, in_flight
+            )
         return ChosenStage(chosen.first, chosen.last, option.mesh, option.solver, shapes, stage, in_flight)
 
     def _choose(
@@ -218,7 +226,7 @@ class PlanningSession:
         """What else could be decided for an op of the last plan."""
         if not self._chosen:
             raise PinError("Alternatives are known after a solve: call planner.solve() first.")
-        return list_alternatives(self.program, self._chosen, pins, op_name, self.program.num_microbatches)
+        return list_alternatives(self._chosen_program, self._chosen, pins, op_name, self.program.num_microbatches)
 
     def vary(self, plan: Plan, stage: int) -> StageVariants:
         """Variants of a stage of `plan`, which is the last one that was found here."""
@@ -226,18 +234,26 @@ class PlanningSession:
             raise AlpaVizError("Variants are known after a solve: call planner.solve() first.")
         if not 0 <= stage < len(plan.stages):
             raise AlpaVizError(f"The plan has stages 0 to {len(plan.stages) - 1}, not {stage}.")
-        return StageVariants(self.program, self.cluster, plan, self._chosen, stage, self.candidates.memory_limit)
+        return StageVariants(
+            self._chosen_program, self.cluster, plan, self._chosen, stage, self.candidates.memory_limit
+        )
 
     def list_twins(self, op_name: str) -> tuple[str, ...]:
         """Names of the ops that stand at the same place in equal layers, the op itself included."""
-        layer = find_pinned_layer(self.program, Pin(PinKind.STRATEGY, op_name, ""))
-        instance = self.candidates.structure.instances[layer]
-        position = next(p for p, i in enumerate(instance.ops) if self.program.ops[i].name == op_name)
+        program = self._chosen_program
+        layer = find_pinned_layer(program, Pin(PinKind.STRATEGY, op_name, ""))
+        instances = self._pool.find_structure(program).instances
+        instance = instances[layer]
+        position = next(p for p, i in enumerate(instance.ops) if program.ops[i].name == op_name)
         return tuple(
-            self.program.ops[other.ops[position]].name
-            for other in self.candidates.structure.instances
-            if other.layer_class == instance.layer_class
+            program.ops[other.ops[position]].name for other in instances if other.layer_class == instance.layer_class
         )
+
+
+def _list_recomputed(pricing: CandidatePricing, chosen: ChosenRange) -> tuple[int, ...]:
+    """Layers that a chosen stage recomputes."""
+    found = pricing.recomputed.get((chosen.first, chosen.last, chosen.option, chosen.in_flight - 1))
+    return () if found is None else found.layers
 
 
 def _ignore(*_: object) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from alpaviz.cluster.mesh import LogicalMesh
 from alpaviz.errors import SolveCancelledError
 from alpaviz.intra.op_cost import MeshCosts
+from alpaviz.intra.recomputation import TwofoldProgram, make_twofold
 from alpaviz.intra.stage_records import StageRecords, digest_structure
 from alpaviz.intra.stage_solver import StageSolver
 from alpaviz.intra.structure import ProgramStructure, find_structure
@@ -40,6 +41,7 @@ class SolverPool:
         self._records: dict[str, StageRecords] = {}
         self._lock = threading.Lock()
         self._structures: dict[str, ProgramStructure] = {}
+        self._twofold: dict[str, TwofoldProgram | None] = {}
         self._costs: dict[LogicalMesh, MeshCosts] = {}
         self._first_of_shape: dict[tuple[int, ...], MeshCosts] = {}
         self._solvers: dict[tuple[str, LogicalMesh], StageSolver] = {}
@@ -64,6 +66,14 @@ class SolverPool:
         if program.fingerprint not in self._structures:
             self._structures[program.fingerprint] = find_structure(program)
         return self._structures[program.fingerprint]
+
+    def find_twofold(self, program: Program) -> TwofoldProgram | None:
+        """`program` with each layer kept and recomputed; None where recomputation gains nothing."""
+        if program.fingerprint not in self._twofold:
+            found = self._twofold[program.fingerprint] = make_twofold(program, self.find_structure(program))
+            if found is not None:
+                self._structures[found.program.fingerprint] = found.structure
+        return self._twofold[program.fingerprint]
 
     def find_solver(self, program: Program, mesh: LogicalMesh) -> StageSolver:
         """The solver of `program` on `mesh`, whatever the memory of the devices."""

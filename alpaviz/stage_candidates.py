@@ -24,9 +24,13 @@ from alpaviz.planner_options import PlannerOptions
 from alpaviz.program.program import Program, Role, ValueKind
 from alpaviz.schedule import count_chunks, count_most_in_flight
 from alpaviz.solver_pool import SolverPool
+from alpaviz.stage_recomputation import RecomputedStage, StageRecomputation
 
 USABLE_MEMORY = 0.95
 """Share of a device's memory that a plan may fill; the rest is for the runtime and fragmentation."""
+
+_WORTH_RECOMPUTING = 0.01
+"""A stage that keeps everything within its memory at less than this share of extra time is not recomputed."""
 
 Report = Callable[..., None]
 Restrict = Callable[[StageSolver], Mapping[int, Restriction] | None]
@@ -82,6 +86,7 @@ class StageCandidates:
         """Lower limits of all candidates, found quickly: without memory limit and without pins on ops and inputs."""
         layers, options, stages = self.program.num_layers, len(self.options_by_mesh), self.max_stages
         pricing = CandidatePricing(pins, np.full((layers, layers, options, stages), np.inf))
+        pricing.recomputation = self._make_recomputation(pins) if restrict is None else None
         allowed = self._list_allowed_options(pins)
         for m, option in enumerate(self.options_by_mesh):
             stop_if(should_stop)
@@ -103,6 +108,12 @@ class StageCandidates:
                 pricing.raise_to(first, last, m, limit)
         self._pool.save()
         return pricing
+
+    def _make_recomputation(self, pins: Sequence[Pin]) -> StageRecomputation | None:
+        if self.options.recompute != "auto":
+            return None
+        twofold = self._pool.find_twofold(self.program)
+        return None if twofold is None else StageRecomputation(twofold, self._pool, pins, self.memory_limit)
 
     def raise_limit(self, pricing: CandidatePricing, chosen: ChosenRange, should_stop: Callable[[], bool]) -> None:
         """Bring the entry of `chosen` one step closer to its exact value.
@@ -150,6 +161,12 @@ class StageCandidates:
         if key not in pricing.fitting:
             pricing.fitting[key] = self._count_fitting(self.options_by_mesh[m].solver, shape)
         count, short = pricing.fitting[key]
+        again, devices = pricing.recomputation, self.options_by_mesh[m].mesh.num_devices
+        while (
+            again is not None and count < self.max_stages
+            and again.may_fit(first, last, devices, self.count_in_flight(count + 1))
+        ):  # fmt: skip
+            count += 1
         pricing.note_short(m, short, first, last)
         pricing.latency[first, last, m, count:] = np.inf
         return count
@@ -193,6 +210,7 @@ class StageCandidates:
         shape = pricing.pinned[chosen.option].find(chosen.first, chosen.last)
         in_flight = self.count_in_flight(chosen.in_flight)
         stage = option.solver.find(shape, in_flight, self.memory_limit, should_stop)
+        stage = self._recompute(pricing, key, stage, shape, should_stop)
         pricing.exact[key] = stage
         if stage.price is None:
             pricing.latency[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1 :] = np.inf
@@ -201,6 +219,30 @@ class StageCandidates:
         limit = stage.objective + self._price_entry(chosen.first, option)
         pricing.raise_to(chosen.first, chosen.last, chosen.option, limit, chosen.in_flight - 1)
         pricing.note_share(stage)
+
+    def _recompute(
+        self,
+        pricing: CandidatePricing,
+        key: tuple[int, int, int, int],
+        kept: SolvedStage,
+        shape: StageShape,
+        should_stop: Callable[[], bool],
+    ) -> SolvedStage:
+        """The stage of `key` with layers recomputed where that is better than `kept`, else `kept`."""
+        again, option = pricing.recomputation, self.options_by_mesh[key[2]]
+        if again is None:
+            return kept
+        free = option.solver.find(shape, None, np.inf, should_stop)
+        if kept.price is not None and kept.objective <= free.objective * (1 + _WORTH_RECOMPUTING):
+            return kept
+        found = again.find(key[0], key[1], option.mesh, self.count_in_flight(key[3] + 1), should_stop)
+        if found is None or (found.solved.price is None and found.solved.bytes_short == 0.0):
+            return kept
+        if kept.price is not None and kept.objective <= found.solved.objective:
+            return kept
+        if found.solved.price is not None:
+            pricing.recomputed[key] = found
+        return found.solved
 
     def _list_in_flight(self) -> tuple[int, ...]:
         """For each number of stages, most microbatches whose activations one of them keeps; never falling."""
@@ -228,6 +270,8 @@ class CandidatePricing:
         fitting: by option and shape, to how many stages from the end it may fit and the bytes it lacks for one more.
         least_share: the smallest bound / objective of a solution that went in.
         short: per option, the least bytes that are missing, and for which layers.
+        recomputation: finds stages that recompute layers; None where none may.
+        recomputed: those that went in because keeping everything does not fit or is slower.
     """
 
     pins: Sequence[Pin]
@@ -240,6 +284,8 @@ class CandidatePricing:
     least_share: float = 1.0
     num_candidates: int = 0
     short: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+    recomputation: StageRecomputation | None = None
+    recomputed: dict[tuple[int, int, int, int], RecomputedStage] = field(default_factory=dict)
 
     def raise_to(self, first: int, last: int, option: int, limit: float, stages: int = 0) -> None:
         """Raise entries of `stages` + 1 or more stages to the end to at least `limit`."""

@@ -17,6 +17,7 @@ from alpaviz.intra.stage_problem import Restriction
 from alpaviz.intra.structure import LayerInstance, ProgramStructure
 from alpaviz.pins import Pin, PinKind
 from alpaviz.program.program import Op, Program
+from alpaviz.program.recompute import RECOMPUTE
 from alpaviz.types import format_spec
 
 
@@ -47,14 +48,24 @@ def restrict_layers(
     problems: Mapping[int, LayerProblem],
     costs: MeshCosts,
     pins: Sequence[Pin],
+    *,
+    recomputed: bool = False,
 ) -> dict[int, Restriction]:
-    """Per pinned layer the candidates that its pins leave; an empty set of candidates where a pin cannot be kept."""
+    """Per pinned layer the candidates that its pins leave; an empty set of candidates where a pin cannot be kept.
+
+    Args:
+        recomputed: of the recomputed form of each layer; the structure is then that of a `TwofoldProgram`.
+    """
     allowed: dict[int, dict[int, set[int]]] = defaultdict(dict)
     for pin in pins:
         if pin.kind not in (PinKind.STRATEGY, PinKind.SPEC):
             continue
+        if str(pin.subject).startswith(RECOMPUTE) and not any(op.name == pin.subject for op in program.ops):
+            continue  # only recomputed layers have such ops
         layer = find_pinned_layer(program, pin)
-        instance = structure.instances[layer]
+        instance = structure.instances[layer + (program.num_layers if recomputed else 0)]
+        if pin.kind is PinKind.STRATEGY and all(program.ops[i].name != pin.subject for i in instance.ops):
+            continue  # an op of the form that this is not
         problem = problems[instance.layer_class]
         variable, candidates = _find_candidates(program, instance, problem, costs, pin)
         left = allowed[layer].get(variable)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,11 +58,27 @@ class StageShapes:
     def __init__(self, program: Program, structure: ProgramStructure, restrictions: Mapping[int, Restriction]) -> None:
         self._program = program
         self._structure = structure
-        self._local = [{v: n for n, v in enumerate(instance.values)} for instance in structure.instances]
         self.keys: list[GroupKey] = [
-            (instance.layer_class, restrictions.get(instance.layer, ())) for instance in structure.instances
+            (instance.layer_class, restrictions.get(instance.layer, ()))
+            for instance in structure.instances[: program.num_layers]
         ]
+        self._local: dict[int, dict[int, int]] = {}  # by instance; instances live as long as the structure
+        self._instances = list(structure.instances[: program.num_layers])
         self._found: dict[tuple[int, int], StageShape] = {}
+
+    def recompute(self, layers: Iterable[int], restrictions: Mapping[int, Restriction]) -> StageShapes:
+        """The same but for `layers`, which are recomputed; the structure is that of a `TwofoldProgram`.
+
+        Args:
+            restrictions: what pins leave of the recomputed forms, by layer.
+        """
+        shapes = copy.copy(self)
+        shapes.keys, shapes._instances, shapes._found = list(self.keys), list(self._instances), {}
+        for layer in layers:
+            again = self._structure.instances[self._program.num_layers + layer]
+            shapes._instances[layer] = again
+            shapes.keys[layer] = again.layer_class, restrictions.get(layer, ())
+        return shapes
 
     def set_apart(self, layer: int, restriction: Restriction) -> StageShapes:
         """The same but for `layer`, which takes its decisions alone, within `restriction`."""
@@ -83,16 +99,23 @@ class StageShapes:
         links: Counter[tuple[GroupKey, int, GroupKey, int]] = Counter()
         copies: Counter[tuple[GroupKey, int]] = Counter()
         for layer in range(first, last + 1):
-            instance, key = self._structure.instances[layer], self.keys[layer]
+            instance, key = self._instances[layer], self.keys[layer]
             counts[key] += 1
             for number in instance.externals:
                 v = instance.values[number]
                 producer = self._structure.producer_layer[v]
                 if first <= producer <= last:
-                    links[self.keys[producer], self._local[producer][v], key, number] += 1
+                    links[self.keys[producer], self._number(producer, v), key, number] += 1
                 elif self._program.values[v].kind is ValueKind.STATE:
                     copies[key, number] += 1
         return StageShape(tuple(counts.items()), tuple(links.items()), tuple(copies.items()))
+
+    def _number(self, layer: int, value: int) -> int:
+        """The local number of `value` in `layer`."""
+        instance = self._instances[layer]
+        if id(instance) not in self._local:
+            self._local[id(instance)] = {v: n for n, v in enumerate(instance.values)}
+        return self._local[id(instance)][value]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -80,11 +80,11 @@ class StageSolver:
         self._solved: dict[tuple[StageShape, int | None, float], SolvedStage] = {}
         self._least_bytes: dict[tuple[GroupKey, int], float] = {}
 
-    def restrict(self, pins: Sequence[Pin]) -> dict[int, Restriction]:
-        """What the pins leave of each layer's candidates on this mesh."""
+    def restrict(self, pins: Sequence[Pin], *, recomputed: bool = False) -> dict[int, Restriction]:
+        """What the pins leave of each layer's candidates on this mesh; of a twofold program's second form if asked."""
         if not any(pin.kind in (PinKind.STRATEGY, PinKind.SPEC) for pin in pins):
             return {}  # without working out the problems
-        return restrict_layers(self.program, self.structure, self.problems, self.costs, pins)
+        return restrict_layers(self.program, self.structure, self.problems, self.costs, pins, recomputed=recomputed)
 
     def build(self, shape: StageShape, in_flight: int = 1, memory_limit: float = np.inf) -> StageProblem:
         """The problem of a stage."""

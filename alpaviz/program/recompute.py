@@ -30,6 +30,13 @@ def list_recomputable_layers(program: Program) -> tuple[int, ...]:
     return tuple(layer for layer in range(program.num_layers) if reads.count_freed_bytes(layer) > 0)
 
 
+def fit_to_layers(program: Program, layers: Sequence[int]) -> Program:
+    """`program` as a plan that recomputes `layers` was made for; `program` itself where it cannot be made so."""
+    if tuple(layers) == program.recomputed_layers or program.recomputed_layers or program.jaxpr is None:
+        return program
+    return recompute_layers(program, layers) if max(layers) < program.num_layers else program
+
+
 def recompute_layers(program: Program, layers: Iterable[int]) -> Program:
     """`program` with the activations of `layers` made again in the backward pass.
 
@@ -130,8 +137,7 @@ class _Rewriter:
                 inputs = tuple(v if v is None else replaced.get(v, v) for v in op.inputs)
                 if inputs != op.inputs:
                     operands = [
-                        old if new is None else self.variables[new]
-                        for old, new in zip(eqn.invars, inputs, strict=True)
+                        old if new is None else self.variables[new] for old, new in zip(eqn.invars, inputs, strict=True)
                     ]
                     op, eqn = replace(op, inputs=inputs), eqn.replace(invars=operands)
             self._append(op, eqn)
@@ -150,7 +156,7 @@ class _Rewriter:
         jaxpr = self.program.jaxpr.jaxpr
         for op in self.reads.list_ops_to_repeat(layer):
             eqn = jaxpr.eqns[op.id]
-            inputs = []
+            inputs: list[int | None] = []
             for v in op.inputs:
                 if v is None:
                     inputs.append(None)
@@ -180,6 +186,7 @@ class _Rewriter:
         eqn = internals.make_equation(barrier, [variable], [result], {}, like=like)
         name = f"{RECOMPUTE}layer_{op.layer}/{self.program.values[value].name}"
         (made,) = self._add_values((value,), [result], name)
+        assert made is not None, "a value that enters a layer is read"
         self._append(
             Op(
                 0, name, barrier.name, (value,), (made,), make_rule(sign_equation(eqn)), Role.BACKWARD, op.layer,
@@ -189,9 +196,7 @@ class _Rewriter:
         )  # fmt: skip
         return made
 
-    def _add_values(
-        self, like: Sequence[int | None], variables: Sequence[Any], name: str
-    ) -> tuple[int | None, ...]:
+    def _add_values(self, like: Sequence[int | None], variables: Sequence[Any], name: str) -> tuple[int | None, ...]:
         made: list[int | None] = []
         for position, (old, variable) in enumerate(zip(like, variables, strict=True)):
             if old is None:

@@ -9,6 +9,7 @@ from alpaviz.errors import LaunchError, PlanMismatchError
 from alpaviz.plan import Plan
 from alpaviz.plan_check import validate_plan
 from alpaviz.program.program import Program
+from alpaviz.program.recompute import fit_to_layers
 from alpaviz.runtime.executable import Executable
 from alpaviz.runtime.meshes import count_needed_devices
 from alpaviz.schedule import RUNNABLE_SCHEDULES
@@ -40,6 +41,7 @@ def launch(
         LaunchError: too few devices, a worker could not be started, the step uses `shard_map`, or the
             plan's schedule cannot be run yet.
     """
+    program = fit_to_layers(program, plan.program.recomputed_layers)
     validate_plan(plan, program)
     if program.jaxpr is None:
         raise PlanMismatchError("The program has no jaxpr: trace it in this process before launching.")

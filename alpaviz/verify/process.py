@@ -21,6 +21,7 @@ from alpaviz.plan import Plan
 from alpaviz.plan_check import validate_plan
 from alpaviz.plan_file import plan_to_json
 from alpaviz.program.program import Program
+from alpaviz.program.recompute import fit_to_layers
 from alpaviz.runtime.recipes import pickle_recipe
 from alpaviz.verify.report import Verification
 
@@ -54,6 +55,7 @@ def verify_plan(
             long. The plan is as it was.
         SolveCancelledError: `should_stop` became true.
     """
+    program = fit_to_layers(program, plan.program.recomputed_layers)
     validate_plan(plan, program)
     request = make_request(plan, program)
     try:

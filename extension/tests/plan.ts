@@ -73,6 +73,7 @@ export function makePlan(change: Partial<Plan> = {}): Plan {
       layer_flops: [1, 1, 1, 1],
       flops: 4,
       state_bytes: 1,
+      recomputed_layers: [],
     },
     cluster: {
       name: 'p3.16xlarge:1',

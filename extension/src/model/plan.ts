@@ -117,6 +117,7 @@ export interface ProgramSummary {
   layer_flops: number[];
   flops: number;
   state_bytes: number;
+  recomputed_layers: number[];
 }
 
 export interface PlanTry {
