@@ -28,7 +28,9 @@ def find_pinned_layer(program: Program, pin: Pin) -> int:
         PinError: no op or input has the pin's subject as its name, or it belongs to no layer.
     """
     if pin.kind is PinKind.STRATEGY:
-        op = next((op for op in program.ops if op.name == pin.subject), None)
+        # What a layer does again can be pinned whether or not the present plan recomputes it.
+        name = str(pin.subject).removeprefix(RECOMPUTE)
+        op = next((op for op in program.ops if op.name == name), None)
         if op is None:
             raise PinError(f"Pin '{pin}': the program has no op of that name. Names are listed by planner.program.ops.")
         layer = op.layer

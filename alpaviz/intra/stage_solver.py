@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from alpaviz.errors import SolveCancelledError
 from alpaviz.intra.layer_problem import LayerProblem, build_layer_problem
 from alpaviz.intra.op_cost import MeshCosts
-from alpaviz.intra.problem import ShardingSolution, SolveStatus
+from alpaviz.intra.problem import MemoryRow, ShardingProblem, ShardingSolution, SolveStatus
 from alpaviz.intra.restrict import restrict_layers
 from alpaviz.intra.solvers import solve_problem
 from alpaviz.intra.solvers.messages import MessagePassing
@@ -211,11 +212,41 @@ class StageSolver:
         if should_stop():
             raise SolveCancelledError("The solve was cancelled.")
         problem = self.build(shape, in_flight or 1, memory_limit if in_flight is not None else np.inf)
-        solution = solve_problem(problem.problem, solver=self.solver, tolerance=TOLERANCE, should_stop=should_stop)
+        solution = self._solve_by_rows(problem.problem, should_stop)
         self.num_solved += 1
         if should_stop() or solution.status is SolveStatus.CANCELLED:
             raise SolveCancelledError("The solve was cancelled.")
         return _read_solution(problem, solution)
+
+    def _solve_by_rows(self, problem: ShardingProblem, should_stop: Callable[[], bool]) -> ShardingSolution:
+        """The best choice within all memory rows, of which only those that matter are looked at.
+
+        Rows of one stage differ in the layer that is at work. A choice that is best within some of them and keeps all
+        is the best; one row is far easier than several.
+        """
+        left = sorted(problem.memory, key=_weigh_row)
+        rows = [left.pop()] if left else []
+        while True:
+            part = replace(problem, memory=tuple(rows))
+            solution = solve_problem(part, solver=self.solver, tolerance=TOLERANCE, should_stop=should_stop)
+            worst = max(left, key=lambda row: _measure_excess(row, solution.choice), default=None)
+            if worst is None or _measure_excess(worst, solution.choice) <= 0:
+                return solution
+            rows.append(worst)
+            left.remove(worst)
+
+
+def _weigh_row(row: MemoryRow) -> float:
+    """Bytes that any choice needs of a row."""
+    return sum(float(usage.min()) for usage in row.usage)
+
+
+def _measure_excess(row: MemoryRow, choice: Sequence[int]) -> float:
+    """Bytes by which `choice` is over the limit of `row`; nothing is over none."""
+    if not choice:
+        return 0.0
+    used = sum(float(usage[choice[v]]) for v, usage in zip(row.variables, row.usage, strict=True))
+    return max(0.0, used - row.limit * (1 + 1e-12))
 
 
 def _read_solution(problem: StageProblem, solution: ShardingSolution) -> SolvedStage:

@@ -42,9 +42,9 @@ class ForcedOptima:
     @property
     def is_exact(self) -> BoolArray:
         """(candidates,), whether `objective` is proven to be the optimum, or that there is none."""
-        exact: BoolArray = self.bound >= np.where(
-            np.isfinite(self.objective), self.objective - 2 * TOLERANCE * np.abs(self.objective), np.inf
-        )
+        finite = np.isfinite(self.objective)
+        slack = 2 * TOLERANCE * np.abs(np.where(finite, self.objective, 0.0))
+        exact: BoolArray = self.bound >= np.where(finite, self.objective - slack, np.inf)
         return exact
 
 
