@@ -100,6 +100,10 @@ def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="1f1b, gpipe, interleaved-2, interleaved-4, zero-bubble, or auto (default: %(default)s)",
     )  # fmt: skip
     plan.add_argument(
+        "--recompute", default="auto", metavar="HOW",
+        help="auto, never or always make activations again in the backward pass (default: %(default)s)",
+    )  # fmt: skip
+    plan.add_argument(
         "--solver", default="auto", metavar="NAME", help="auto, exact, ilp or paper (default: %(default)s)"
     )
     plan.add_argument(
@@ -172,7 +176,7 @@ def _make_planner(options: argparse.Namespace) -> Planner:
     model = get_model(options.model, batch_size)
     planner = Planner(
         model.step, model.state, model.batch, cluster=cluster, num_microbatches=microbatches, num_layers=options.layers,
-        schedule=options.schedule, solver=options.solver, name=options.model,
+        schedule=options.schedule, solver=options.solver, recompute=options.recompute, name=options.model,
     )  # fmt: skip
     if options.stages is not None:
         planner.pin_num_stages(options.stages)

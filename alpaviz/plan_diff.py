@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from alpaviz.plan import OpPlan, Plan, StagePlan
@@ -173,3 +174,13 @@ def format_bytes(num_bytes: float) -> str:
         if num_bytes >= size:
             return f"{num_bytes / size:.3g} {unit}"
     return f"{num_bytes:.0f} B"
+
+
+def spell_layers(layers: Sequence[int]) -> str:
+    """`layer 3`, `layers 0 to 6`, `layers 0, 4 to 6`; layers in ascending order."""
+    runs = [[layer] for layer in layers if layer - 1 not in layers]
+    for run in runs:
+        while run[-1] + 1 in layers:
+            run.append(run[-1] + 1)
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+    return f"{'layer' if len(layers) == 1 else 'layers'} {text}"

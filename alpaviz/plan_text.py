@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from alpaviz.plan import OpPlan, Plan, PlannedCollective, StagePlan
-from alpaviz.plan_diff import PlanDiff, format_bytes, format_seconds
+from alpaviz.plan import OpPlan, Plan, PlannedCollective, ProgramSummary, StagePlan
+from alpaviz.plan_diff import PlanDiff, format_bytes, format_seconds, spell_layers
 from alpaviz.types import MeshAxis, ShardingSpec, count_shards, format_spec
 
 _FIRST_KEY = re.compile(r"^(\w+)\[('?)(\w+)\2\](.+)$")
@@ -109,7 +109,13 @@ def _describe_header(plan: Plan) -> list[str]:
         f"  cluster   {devices}",
         f"  pipeline  {_count(plan.num_stages, 'stage')}, {_count(plan.num_microbatches, 'microbatch')}, "
         f"schedule {plan.schedule}",
+        *_describe_recomputed(program),
     ]
+
+
+def _describe_recomputed(program: ProgramSummary) -> list[str]:
+    layers = program.recomputed_layers
+    return [f"  memory    activations of {spell_layers(layers)} are made again in the backward pass"] if layers else []
 
 
 def _describe_step(plan: Plan) -> list[str]:

@@ -26,7 +26,7 @@ from alpaviz.pin_checks import check_pins
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan, SolverReport
 from alpaviz.plan_builder import ChosenStage, build_plan
-from alpaviz.plan_diff import format_bytes
+from alpaviz.plan_diff import format_bytes, spell_layers
 from alpaviz.planner_options import PlannerOptions
 from alpaviz.planner_state import Alternative
 from alpaviz.program.program import Program
@@ -90,7 +90,10 @@ class PlanningSession:
         solved = sum(option.solver.num_solved for option in self.candidates.options_by_mesh)
         result = SolverReport(
             self.options.solver, time.monotonic() - began, choice.objective, bound, pricing.num_candidates, solved,
-            (f"{solved} distinct stages solved on {len(self.candidates.options_by_mesh)} logical meshes",),
+            (
+                f"{solved} distinct stages solved on {len(self.candidates.options_by_mesh)} logical meshes",
+                *_describe_recomputed(program),
+            ),
         )  # fmt: skip
         plan = build_plan(
             program, structure, self.cluster, chosen, schedule=self.options.schedule, pins=pins, report=result
@@ -248,6 +251,12 @@ class PlanningSession:
         return tuple(
             program.ops[other.ops[position]].name for other in instances if other.layer_class == instance.layer_class
         )
+
+
+def _describe_recomputed(program: Program) -> tuple[str, ...]:
+    """A sentence on the layers that are recomputed; nothing where none are."""
+    layers = program.recomputed_layers
+    return (f"{spell_layers(layers)} recomputed in the backward pass; the bound is for these",) if layers else ()
 
 
 def _list_recomputed(pricing: CandidatePricing, chosen: ChosenRange) -> tuple[int, ...]:

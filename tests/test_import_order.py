@@ -35,6 +35,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
         "solver_pool",
         "planner_options",
         "pin_checks",
+        "stage_recomputation",
         "stage_candidates",
         "planning",
         "microbatch_search",

@@ -1,7 +1,7 @@
 import { deflateSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { inkOn, mix, STAGE_COLOURS } from '../src/logic/colours';
-import { findCostliest, splitMemory, splitStep, sumParts, sumStepTime } from '../src/logic/costs';
+import { countRecomputed, findCostliest, splitMemory, splitStep, sumParts, sumStepTime } from '../src/logic/costs';
 import * as format from '../src/logic/format';
 import { indexPlan } from '../src/logic/plan-index';
 import { buildTree, NO_FILTER } from '../src/logic/program-tree';
@@ -112,6 +112,16 @@ describe('costs', () => {
       'gradients',
       'activations',
     ]);
+  });
+
+  it('count the recomputed layers of a stage, and none in plans from before there were any', () => {
+    const plan = makePlan();
+    const stage = plan.stages[0];
+    const { recomputed_layers: _, ...older } = plan.program;
+    const first = stage?.first_layer ?? 0;
+    const some = { ...plan, program: { ...plan.program, recomputed_layers: [first, 99] } };
+    expect(stage && countRecomputed(some, stage)).toBe(1);
+    expect(stage && countRecomputed({ ...plan, program: older as typeof plan.program }, stage)).toBe(0);
   });
 });
 

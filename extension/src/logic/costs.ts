@@ -1,5 +1,5 @@
 /** Where time and memory go: parts with a name, ready to be drawn as a stacked bar. */
-import type { MemoryEstimate, OpPlan, Plan, StepEstimate } from '../model/plan';
+import type { MemoryEstimate, OpPlan, Plan, StagePlan, StepEstimate } from '../model/plan';
 
 export interface Part {
   /** Names its colour and pattern. */
@@ -55,4 +55,10 @@ export function findCostliest(plan: Plan, count: number, isWanted: (op: OpPlan) 
     .sort((a, b) => b.seconds - a.seconds)
     .slice(0, count)
     .map(({ op }) => op);
+}
+
+/** How many layers of a stage make their activations again in the backward pass. */
+export function countRecomputed(plan: Plan, stage: StagePlan): number {
+  const layers = plan.program.recomputed_layers ?? [];
+  return layers.filter((layer) => stage.first_layer <= layer && layer <= stage.last_layer).length;
 }

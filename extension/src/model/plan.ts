@@ -117,6 +117,7 @@ export interface ProgramSummary {
   layer_flops: number[];
   flops: number;
   state_bytes: number;
+  /** Missing in plans that were saved before there was any. */
   recomputed_layers: number[];
 }
 

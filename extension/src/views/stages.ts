@@ -1,7 +1,7 @@
 /** One card for each stage: its layers, devices, logical mesh, times and memory, and what can be pinned of it. */
 import { inkOn, stageColour } from '../logic/colours';
-import { splitMemory, sumParts } from '../logic/costs';
-import { formatBytes, formatPercent, formatRange, formatSeconds, formatShape } from '../logic/format';
+import { countRecomputed, splitMemory, sumParts } from '../logic/costs';
+import { formatBytes, formatPercent, formatPlural, formatRange, formatSeconds, formatShape } from '../logic/format';
 import { listLogicalMeshes, listSubmeshes } from '../logic/shapes';
 import type { AppState } from '../logic/store';
 import type { PinKind, WordedPin } from '../model/pin';
@@ -59,6 +59,7 @@ export class StagesView implements View {
     const memory = splitMemory(stage.memory);
     const used = sumParts(memory);
     const capacity = stage.memory.capacity_bytes;
+    const recomputed = countRecomputed(plan, stage);
     const names = [plan.program.layers[stage.first_layer], plan.program.layers[stage.last_layer]];
     const layers =
       stage.first_layer === stage.last_layer
@@ -106,6 +107,12 @@ export class StagesView implements View {
           h('b', { class: used > capacity ? 'ap-bad' : '' }, `${formatBytes(used)} of ${formatBytes(capacity)}`),
           h('span', { class: 'ap-dim' }, `${formatPercent(used / capacity)} · ${stage.in_flight} in flight`),
         ),
+        recomputed > 0 &&
+          h(
+            'div',
+            { class: 'ap-dim', title: 'Their activations are made again in the backward pass instead of being kept.' },
+            `${recomputed} of ${formatPlural(stage.last_layer - stage.first_layer + 1, 'layer')} recomputed`,
+          ),
         makeStackedBar(memory, {
           label: 'Memory',
           format: formatBytes,
