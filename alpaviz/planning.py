@@ -21,7 +21,9 @@ from alpaviz.inter import (
     choose_stages,
     choose_stages_by_count,
 )
+from alpaviz.intra.recomputation import count_layer_bytes
 from alpaviz.intra.restrict import find_pinned_layer
+from alpaviz.memory_advice import describe_needs, list_remedies
 from alpaviz.pin_checks import check_pins
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan, SolverReport
@@ -183,15 +185,28 @@ class PlanningSession:
         if pricing.short:
             short, first, last = min(pricing.short.values())
             raise InfeasibleError(
-                f"The model does not fit: layers {first} to {last} need at least {format_bytes(short)} more on each "
+                f"The model does not fit: {spell_layers(range(first, last + 1))} "
+                f"need{'s' if first == last else ''} at least {format_bytes(short)} more on each "
                 f"device than the {format_bytes(self.candidates.memory_limit)} that a plan may use of "
-                f"{format_bytes(memory)}. Use more devices or microbatches, a larger device, or jax.checkpoint.",
+                f"{format_bytes(memory)}. {self._advise()}",
                 short,
             )
         raise InfeasibleError(
             f"No stages of {self.program.num_layers} layers fill the {self.cluster.num_devices} devices of "
             f"{self.cluster.name!r}. Use fewer devices or more layers." + self._describe_interleaving()
         )
+
+    def _advise(self) -> str:
+        """What takes the memory, and what would help."""
+        kept = count_layer_bytes(self.program, self.candidates.structure)
+        twofold = self._pool.find_twofold(self.program)
+        again = None if twofold is None else count_layer_bytes(twofold.program, twofold.structure, twofold.layers)
+        remedies = list_remedies(
+            self.program, self.cluster, self.candidates.memory_limit, kept, again,
+            may_recompute=self.options.recompute != "never",
+        )  # fmt: skip
+        advice = "; or ".join(remedies) or "fewer bytes in the model's state or in its largest layer"
+        return f"{describe_needs(self.program, kept)} What would help: {advice}."
 
     def _describe_memory(self, pricing: CandidatePricing) -> str:
         """The limit that some candidates would break, with the least that they lack; nothing where none would."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from alpaviz.cluster.mesh import LogicalMesh
-from alpaviz.intra.recomputation import TwofoldProgram, count_least_bytes
+from alpaviz.intra.recomputation import TwofoldProgram, count_layer_bytes
 from alpaviz.intra.stage_problem import Restriction, StageShapes
 from alpaviz.intra.stage_records import SolvedStage
 from alpaviz.intra.stage_solver import StageSolver
@@ -51,15 +51,14 @@ class StageRecomputation:
         self._pool, self._pins = pool, pins
         self._forms: dict[LogicalMesh, _MeshForms] = {}
         self._shapes: dict[tuple[LogicalMesh, tuple[int, ...]], StageShapes] = {}
-        self._least: dict[int, list[float]] = {}
+        self._least = count_layer_bytes(twofold.program, twofold.structure, twofold.layers)
 
     def may_fit(self, first: int, last: int, num_devices: int, in_flight: int) -> bool:
         """Whether the stage fits if all its memory could be split evenly; found without looking at a mesh."""
         if self.twofold.layers.isdisjoint(range(first, last + 1)):
             return False
-        if in_flight not in self._least:
-            self._least[in_flight] = count_least_bytes(self.twofold, in_flight)
-        return sum(self._least[in_flight][first : last + 1]) / num_devices <= self.memory_limit
+        needed = sum(layer.count(in_flight) for layer in self._least[first : last + 1])
+        return needed / num_devices <= self.memory_limit
 
     def find(
         self, first: int, last: int, mesh: LogicalMesh, in_flight: int, should_stop: Callable[[], bool]

@@ -36,6 +36,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
         "planner_options",
         "pin_checks",
         "stage_recomputation",
+        "memory_advice",
         "stage_candidates",
         "planning",
         "microbatch_search",

@@ -6,7 +6,7 @@ as it was traced, and with its activations made again in the backward pass. Valu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from alpaviz.intra.deferral import Deferrals
@@ -68,22 +68,34 @@ def _join(kept: Iterable[int], again: Iterable[int], shift: int) -> frozenset[in
     return frozenset((*kept, *(i + shift for i in again)))
 
 
-def count_least_bytes(twofold: TwofoldProgram, in_flight: int) -> list[float]:
-    """Per layer, bytes that it needs with all that can be recomputed, on all devices together.
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """What one layer holds, on all devices together: for good, and for each microbatch in flight."""
 
-    Split evenly over the devices of a stage, that is a lower limit of what each of them must hold.
+    state: float
+    activations: float
+
+    def count(self, in_flight: int) -> float:
+        """Bytes with so many microbatches in flight."""
+        return self.state + in_flight * self.activations
+
+
+def count_layer_bytes(program: Program, structure: ProgramStructure, layers: Collection[int] = ()) -> list[LayerBytes]:
+    """What each layer holds, however it is split.
+
+    Args:
+        layers: those that are recomputed; program and structure are then those of a `TwofoldProgram`.
     """
-    program, structure = twofold.program, twofold.structure
     found = []
     for layer in range(program.num_layers):
-        instance = structure.instances[layer + (program.num_layers if layer in twofold.layers else 0)]
+        instance = structure.instances[layer + (program.num_layers if layer in layers else 0)]
         ops = [program.ops[i] for i in instance.ops]
         read = {v for op in ops if op.role is Role.BACKWARD for v in op.inputs if v is not None}
         made = {v for op in ops for v in op.outputs if v is not None}
         owned = {instance.values[n] for n in instance.owned_inputs}
         state = [v for v in owned if program.values[v].kind is not ValueKind.BATCH]
-        total = float(sum(program.values[v].num_bytes for v in state))
-        total += sum(program.values[v].num_bytes for v in made & structure.accumulated)
-        total += in_flight * sum(program.values[v].num_bytes for v in read & structure.saved)
-        found.append(total)
+        lasting = sum(program.values[v].num_bytes for v in state)
+        lasting += sum(program.values[v].num_bytes for v in made & structure.accumulated)
+        kept = sum(program.values[v].num_bytes for v in read & structure.saved)
+        found.append(LayerBytes(float(lasting), float(kept)))
     return found
