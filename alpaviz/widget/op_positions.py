@@ -1,0 +1,155 @@
+"""Where each op of a whole program is drawn: layers side by side, and in each forward, backward and update beside.
+
+A cell is the ops of one layer and one role. In a cell an op is one row below the last of the ops that it reads from
+(longest path), backward cells turned upside down so that they run against forward ones; rows are ordered by barycentre
+sweeps (Sugiyama, Tagawa and Toda 1981). Cells are then packed into columns like a newspaper's, close to the shape of a
+screen. Linear in ops and edges but for sorting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from alpaviz.plan import OpPlan
+
+CELL_GAP = 1.0
+"""Columns between the roles of a layer, and rows between layers."""
+LAYER_GAP = 3.0
+SWEEPS = 4
+ASPECT = 0.5
+"""Columns to rows of the whole: an op takes 132 by 44 pixels, the picture is 1.5 times as wide as high."""
+
+_Ints = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
+_ROLES = {"forward": 0, "backward": 1, "update": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class OpPositions:
+    """Column and row of each op, in the order of `Plan.ops`; not all of them whole numbers."""
+
+    columns: npt.NDArray[np.float32]
+    rows: npt.NDArray[np.float32]
+
+
+def place_ops(ops: Sequence[OpPlan]) -> OpPositions:
+    """Positions of `ops`, which come in an order in which each reads only from those before."""
+    if not ops:
+        return OpPositions(np.zeros(0, np.float32), np.zeros(0, np.float32))
+    layers = np.array([op.layer for op in ops])
+    roles = np.array([_ROLES[op.role] for op in ops])
+    _, cells = np.unique(np.stack([layers, roles]), axis=1, return_inverse=True)
+    cells = cells.reshape(-1)
+    sources, targets = _find_edges(ops, cells)
+    ranks = _rank(len(ops), sources, targets)
+    places = _order(cells, ranks, sources, targets)
+    return _pack(layers, roles, cells, ranks, places)
+
+
+def _find_edges(ops: Sequence[OpPlan], cells: _Ints) -> tuple[_Ints, _Ints]:
+    """(source, target) of every value that an op reads from an op of its own cell, as positions in `ops`."""
+    producers: dict[int, int] = {}
+    pairs: list[tuple[int, int]] = []
+    of = cells.tolist()
+    for position, op in enumerate(ops):
+        for value in op.inputs:
+            source = None if value is None else producers.get(value)
+            if source is not None and of[source] == of[position]:
+                pairs.append((source, position))
+        for value in op.outputs:
+            if value is not None:
+                producers[value] = position
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return edges[:, 0], edges[:, 1]
+
+
+def _rank(count: int, sources: _Ints, targets: _Ints) -> _Ints:
+    """The row of each op in its cell. A plain loop: edges come in order, and a sweep for each row would take longer."""
+    ranks = [0] * count
+    for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+        if ranks[source] >= ranks[target]:
+            ranks[target] = ranks[source] + 1
+    # An op that reads nothing in its cell (a constant, a cast weight) moves down to just above the first that needs it.
+    nearest = np.full(count, np.iinfo(np.int64).max)
+    placed = np.array(ranks)
+    np.minimum.at(nearest, sources, placed[targets])
+    is_source = np.ones(count, dtype=bool)
+    is_source[targets] = False
+    is_source &= nearest < np.iinfo(np.int64).max
+    placed[is_source] = nearest[is_source] - 1
+    return placed
+
+
+def _order(cells: _Ints, ranks: _Ints, sources: _Ints, targets: _Ints) -> _Floats:
+    """The place of each op in its row, the middle of which is 0."""
+    count = len(ranks)
+    rows = cells * (int(ranks.max()) + 1) + ranks
+    places = _settle(rows, np.arange(count, dtype=np.float64))
+    for sweep in range(SWEEPS):
+        here, there = (targets, sources) if sweep % 2 == 0 else (sources, targets)
+        sums = np.bincount(here, weights=places[there], minlength=count)
+        degrees = np.bincount(here, minlength=count)
+        wanted = np.where(degrees > 0, sums / np.maximum(degrees, 1), places)
+        places = _settle(rows, wanted)
+    return places
+
+
+def _settle(rows: _Ints, wanted: _Floats) -> _Floats:
+    """Whole steps apart in each row, in the order of `wanted`; ties stay in program order."""
+    order = np.lexsort((wanted, rows))
+    sorted_rows = rows[order]
+    starts = np.flatnonzero(np.r_[True, sorted_rows[1:] != sorted_rows[:-1]])
+    lengths = np.diff(np.r_[starts, len(rows)])
+    index = np.arange(len(rows)) - np.repeat(starts, lengths)
+    places = np.empty(len(rows))
+    places[order] = index - (np.repeat(lengths, lengths) - 1) / 2
+    return places
+
+
+def _pack(layers: _Ints, roles: _Ints, cells: _Ints, ranks: _Ints, places: _Floats) -> OpPositions:
+    """Cells beside each other in a layer, layers below each other in as many columns as suits a screen."""
+    count = int(cells.max()) + 1
+    left = np.zeros(count)
+    np.minimum.at(left, cells, places)
+    right = np.zeros(count)
+    np.maximum.at(right, cells, places)
+    depths = np.zeros(count, dtype=np.int64)
+    np.maximum.at(depths, cells, ranks + 1)
+    firsts = np.unique(cells, return_index=True)[1]
+    cell_layers, cell_roles = layers[firsts], roles[firsts]
+    # The shared layer, -1, comes last.
+    names = sorted(set(cell_layers.tolist()), key=lambda layer: (layer < 0, layer))
+    offsets = np.zeros(count)
+    sizes: list[tuple[float, float]] = []
+    for layer in names:
+        x = 0.0
+        members = np.flatnonzero(cell_layers == layer)
+        for cell in members[np.argsort(cell_roles[members])]:
+            offsets[cell] = x - left[cell]
+            x += right[cell] - left[cell] + 1 + CELL_GAP
+        sizes.append((x - CELL_GAP, float(depths[members].max())))
+    corners = dict(zip(names, _wrap(sizes), strict=True))
+    x0 = np.array([corners[layer][0] for layer in cell_layers.tolist()])
+    y0 = np.array([corners[layer][1] for layer in cell_layers.tolist()])
+    rows = np.where(roles == 1, depths[cells] - 1 - ranks, ranks)
+    return OpPositions(
+        (x0[cells] + offsets[cells] + places).astype(np.float32), (y0[cells] + rows).astype(np.float32)
+    )
+
+
+def _wrap(sizes: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The upper left corner of each block of (width, height), in columns from left to right."""
+    area = sum((width + LAYER_GAP) * (height + LAYER_GAP) for width, height in sizes)
+    limit = max((area / ASPECT) ** 0.5, max(height for _, height in sizes))
+    corners, x, y, widest = [], 0.0, 0.0, 0.0
+    for width, height in sizes:
+        if y > 0 and y + height > limit:
+            x, y, widest = x + widest + LAYER_GAP, 0.0, 0.0
+        corners.append((x, y))
+        y += height + LAYER_GAP
+        widest = max(widest, width)
+    return corners
