@@ -52,7 +52,7 @@ export interface CellEdge {
   bytes: number;
 }
 
-/** `pattern` layers are drawn for all of `layers`: `count` times the same, one after the other. */
+/** Of `layers` the first `period` stand for all: `count` times the same, one after the other. */
 export interface RowGroup {
   key: string;
   layers: number[];
@@ -65,6 +65,8 @@ export interface OpGraph {
   rows: RowGroup[];
   cells: Map<string, GraphGroup>;
   cellEdges: CellEdge[];
+  /** Each op's own part, by op id. */
+  opParts: Map<number, GraphOp>;
   /** Values' bytes by id, of one microbatch. */
   bytes: Map<number, number>;
 }
@@ -73,7 +75,15 @@ export function cellKey(layer: number, role: Role): string {
   return `cell:${layer}:${role}`;
 }
 
-const ITEM_BYTES: Record<string, number> = { float64: 8, int64: 8, float16: 2, bfloat16: 2, int8: 1, uint8: 1, bool: 1 };
+const ITEM_BYTES: Record<string, number> = {
+  float64: 8,
+  int64: 8,
+  float16: 2,
+  bfloat16: 2,
+  int8: 1,
+  uint8: 1,
+  bool: 1,
+};
 
 function countBytes(indexed: IndexedPlan): Map<number, number> {
   return new Map(
@@ -153,6 +163,8 @@ function splitByScope(ops: readonly OpPlan[], depth: number): { label: string | 
 }
 
 class CellBuilder {
+  readonly opParts = new Map<number, GraphOp>();
+
   constructor(
     private readonly indexed: IndexedPlan,
     private readonly bytes: ReadonlyMap<number, number>,
@@ -184,12 +196,14 @@ class CellBuilder {
       [first, ...others] = splitByScope(ops, level);
     }
     const used = new Map<string, number>();
-    const parts = (first === undefined ? [] : [first, ...others]).flatMap(({ label: part, ops: below }): GraphPart[] => {
-      if (part === null) return below.map((op) => this.makeOp(op));
-      const turn = used.get(part) ?? 0;
-      used.set(part, turn + 1);
-      return [this.makeGroup('module', `${key}/${part}#${turn}`, part, layer, role, below, level + 1)];
-    });
+    const parts = (first === undefined ? [] : [first, ...others]).flatMap(
+      ({ label: part, ops: below }): GraphPart[] => {
+        if (part === null) return below.map((op) => this.makeOp(op));
+        const turn = used.get(part) ?? 0;
+        used.set(part, turn + 1);
+        return [this.makeGroup('module', `${key}/${part}#${turn}`, part, layer, role, below, level + 1)];
+      },
+    );
     return {
       kind,
       key,
@@ -205,7 +219,7 @@ class CellBuilder {
   }
 
   private makeOp(op: OpPlan): GraphOp {
-    return {
+    const part: GraphOp = {
       kind: 'op',
       key: `op:${op.id}`,
       label: op.primitive,
@@ -215,6 +229,8 @@ class CellBuilder {
       seconds: sumStepTime(op, this.indexed.plan),
       collectives: countCollectives([op]),
     };
+    this.opParts.set(op.id, part);
+    return part;
   }
 
   /** An edge belongs to the innermost group that holds both ends, between the parts in which they are. */
@@ -264,7 +280,8 @@ function listCellEdges(indexed: IndexedPlan, bytes: ReadonlyMap<number, number>)
   for (const op of indexed.plan.ops) {
     for (const value of op.inputs) {
       const producer = value === null ? undefined : indexed.producers.get(value);
-      if (value === null || producer === undefined || (producer.layer === op.layer && producer.role === op.role)) continue;
+      if (value === null || producer === undefined || (producer.layer === op.layer && producer.role === op.role))
+        continue;
       const key = `${cellKey(producer.layer, producer.role)}>${cellKey(op.layer, op.role)}`;
       if (seen.has(`${key}/${value}`)) continue;
       seen.add(`${key}/${value}`);
@@ -292,7 +309,8 @@ export function buildOpGraph(indexed: IndexedPlan): OpGraph {
       if (own.length > 0) cells.set(cellKey(layer, role), builder.build(layer, role, own));
     }
   }
-  return { indexed, rows: foldRepeats(indexed), cells, cellEdges: listCellEdges(indexed, bytes), bytes };
+  const cellEdges = listCellEdges(indexed, bytes);
+  return { indexed, rows: foldRepeats(indexed), cells, cellEdges, opParts: builder.opParts, bytes };
 }
 
 /** Keys of the groups that must be open for an op to be seen, its repeat not counted. */

@@ -2,6 +2,8 @@
 import type { OpPlan, OpPositions, Plan, ValuePlan } from '../model/plan';
 
 export const PACKED_FORMAT = 'alpaviz.packed-plan.v2';
+/** Version 1, in notebooks saved by earlier versions, has the same columns and no positions behind them. */
+const READABLE_FORMATS: readonly (string | undefined)[] = [PACKED_FORMAT, 'alpaviz.packed-plan.v1'];
 export const PLAN_SCHEMA_VERSION = 1;
 
 /** Stands in names for what the row's other cells say already. */
@@ -79,7 +81,7 @@ export function readPlan(data: unknown): Plan {
   const fault = findFormatFault(inner);
   if (fault !== null) throw new Error(fault);
   const plan = inner as Plan & { format?: string };
-  if (plan.format !== PACKED_FORMAT) return plan;
+  if (!READABLE_FORMATS.includes(plan.format)) return plan;
   return {
     ...plan,
     ops: restoreOps(readRows(plan.ops as unknown as Columns)),
