@@ -1,10 +1,11 @@
 /** Draws a scene on a canvas: what is too small to be read is left out, what is out of sight is not looked at. */
+import type { BoxMarks } from '../logic/box-marks';
 import type { Camera, Frame, SceneIndex } from '../logic/camera';
 import { type Scene, type SceneBox, type SceneEdge, TITLE } from '../logic/graph-scene';
-import { detailBox, listCollectiveCounts, nameBox, ROLE_LETTERS, SHORT_KINDS } from '../logic/graph-words';
+import { nameBox, numberLayers, ROLE_LETTERS, SHORT_KINDS } from '../logic/graph-words';
 import type { IndexedPlan } from '../logic/plan-index';
+import { BoxPainter, WORDS_FROM } from './box-painter';
 import { type Palette, stageSlot } from './palette';
-import { TextFitter } from './text-fitter';
 
 export interface Marks {
   /** Box with the keyboard, and box of the selection. */
@@ -12,14 +13,10 @@ export interface Marks {
   selected: number;
   hovered: number;
   hasFocus: boolean;
-  /** Ops that the filter leaves; null where it leaves all. */
-  matches: ReadonlySet<number> | null;
-  pinned: ReadonlySet<string>;
 }
 
-/** Pixels of the page: height of an op from which it has a border, from which it has words. */
+/** Pixels of the page: height of a box from which it has a border. */
 const BORDER_FROM = 7;
-const WORDS_FROM = 0.5;
 const EDGES_FROM = 0.1;
 /** Below this scale names of cells are laid over their ops. */
 const OVERLAY_BELOW = 0.42;
@@ -27,9 +24,7 @@ const FADED = 0.22;
 export const HEADING = 22;
 
 export class Painter {
-  private readonly fitter: TextFitter;
-  private readonly pins = new Map<string, number>();
-  private readonly matching = new Map<string, boolean>();
+  private readonly words: BoxPainter;
 
   constructor(
     private readonly ctx: CanvasRenderingContext2D,
@@ -37,38 +32,9 @@ export class Painter {
     private readonly scene: Scene,
     private readonly index: SceneIndex,
     private readonly indexed: IndexedPlan,
+    private readonly boxMarks: BoxMarks,
   ) {
-    this.fitter = new TextFitter(ctx);
-  }
-
-  /** What marks say about boxes is kept until this is called. */
-  forgetMarks(): void {
-    this.pins.clear();
-    this.matching.clear();
-  }
-
-  countPins(box: SceneBox, pinned: ReadonlySet<string>): number {
-    const { part } = box;
-    if (part === null || pinned.size === 0) return 0;
-    if (part.kind === 'op') return pinned.has(part.op.name) ? 1 : 0;
-    const known = this.pins.get(box.key);
-    if (known !== undefined) return known;
-    const count = part.ops.reduce((sum, op) => sum + (pinned.has(op.name) ? 1 : 0), 0);
-    this.pins.set(box.key, count);
-    return count;
-  }
-
-  private isFaded(box: SceneBox, matches: Marks['matches']): boolean {
-    const { part } = box;
-    if (matches === null) return false;
-    if (part?.kind === 'op') return !matches.has(part.op.id);
-    const known = this.matching.get(box.key);
-    if (known !== undefined) return !known;
-    const layers = new Set(box.row.layers);
-    const ops = part === null || box.copies > 1 ? this.indexed.plan.ops.filter((op) => layers.has(op.layer)) : part.ops;
-    const matching = ops.some((op) => matches.has(op.id) && (part === null || op.role === part.role));
-    this.matching.set(box.key, matching);
-    return !matching;
+    this.words = new BoxPainter(ctx, palette, scene, indexed, boxMarks);
   }
 
   draw(camera: Camera, frame: Frame, ratio: number, marks: Marks): void {
@@ -91,9 +57,11 @@ export class Painter {
     const leaves = seen.filter((i) => boxes[i]?.isOpen !== true || boxes[i]?.kind === 'repeat');
     for (const i of frames) this.drawFrame(boxes[i], i, scale, marks);
     if (scale >= EDGES_FROM) this.drawEdges(this.index.find('edges', camera.x, camera.y, x1, y1), scale, marks);
-    this.fillLeaves(leaves, scale, marks);
+    this.fillLeaves(leaves, scale);
     for (const i of leaves) this.drawLeaf(boxes[i], i, scale, marks);
+    if (scale >= WORDS_FROM) this.drawSticky(frames, camera);
     if (scale < OVERLAY_BELOW) for (const i of frames) this.drawOverlay(boxes[i], scale);
+    if (scale < WORDS_FROM) for (const i of leaves) this.drawOverlay(boxes[i], scale);
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.drawHeadings(camera, frame);
   }
@@ -111,7 +79,7 @@ export class Painter {
     ctx.strokeRect(box.x, box.y, box.w, box.h);
     ctx.setLineDash([]);
     if (scale >= WORDS_FROM) {
-      this.drawTitle(box, box.y + TITLE / 2 + 2, box.w - 16, marks);
+      this.words.drawTitle(box, box.y + TITLE / 2 + 2, box.w - 16);
     }
     this.drawRing(box, index, scale, marks);
   }
@@ -121,7 +89,7 @@ export class Painter {
   }
 
   /** All boxes of one colour after the other: changing colours costs more than filling. */
-  private fillLeaves(leaves: readonly number[], scale: number, marks: Marks): void {
+  private fillLeaves(leaves: readonly number[], scale: number): void {
     const { ctx, palette } = this;
     const isSmall = scale < 0.3;
     const byStyle = new Map<string, SceneBox[]>();
@@ -129,9 +97,10 @@ export class Painter {
       const box = this.scene.boxes[i];
       if (box === undefined || box.kind === 'repeat') continue;
       const kind = isSmall ? box.part?.collectives.keys().next().value : undefined;
-      const style =
-        kind === undefined ? (palette.fill[stageSlot(box.stage)] ?? '') : (palette.collectives.get(kind) ?? '');
-      const isFaded = this.isFaded(box, marks.matches);
+      const slot = stageSlot(box.stage);
+      const own = isSmall ? palette.strong[slot]?.[box.part?.role ?? 'forward'] : palette.fill[slot];
+      const style = kind === undefined ? (own ?? '') : (palette.collectives.get(kind) ?? '');
+      const isFaded = this.boxMarks.isFaded(box);
       const key = `${isFaded ? FADED : 1} ${style}`;
       const list = byStyle.get(key);
       if (list === undefined) byStyle.set(key, [box]);
@@ -149,20 +118,20 @@ export class Painter {
   private drawLeaf(box: SceneBox | undefined, index: number, scale: number, marks: Marks): void {
     if (box === undefined) return;
     if (box.kind === 'repeat') {
-      this.drawRepeat(box, scale);
+      this.words.drawRepeat(box, scale);
       this.drawRing(box, index, scale, marks);
       return;
     }
     const { ctx, palette } = this;
     const border = palette.border[stageSlot(box.stage)] ?? palette.line;
     if (box.h * scale >= BORDER_FROM) {
-      ctx.globalAlpha = this.isFaded(box, marks.matches) ? FADED : 1;
+      ctx.globalAlpha = this.boxMarks.isFaded(box) ? FADED : 1;
       ctx.strokeStyle = border;
       ctx.lineWidth = 1 / Math.max(scale, 0.5);
       this.dash(box, scale);
       ctx.strokeRect(box.x, box.y, box.w, box.h);
       ctx.setLineDash([]);
-      if (box.copies > 1 && box.kind === 'cell') this.drawStack(box, scale);
+      if (box.copies > 1 && box.kind === 'cell') this.words.drawStack(box, scale);
       if (box.part?.role === 'backward') {
         // A double edge tells backward from forward without its colour.
         ctx.beginPath();
@@ -170,238 +139,17 @@ export class Painter {
         ctx.lineTo(box.x + 3.5, box.y + box.h);
         ctx.stroke();
       }
-      if (scale >= WORDS_FROM) this.drawWords(box, marks);
+      if (scale >= WORDS_FROM) this.words.drawWords(box);
       ctx.globalAlpha = 1;
     }
     this.drawRing(box, index, scale, marks);
-  }
-
-  /** Sheets behind a box that stands for several. */
-  private drawStack(box: SceneBox, scale: number): void {
-    const { ctx } = this;
-    ctx.lineWidth = 1 / Math.max(scale, 0.5);
-    ctx.beginPath();
-    for (const off of [4, 8]) {
-      ctx.moveTo(box.x + off, box.y + box.h + off - 4);
-      ctx.lineTo(box.x + off, box.y + box.h + off);
-      ctx.lineTo(box.x + box.w + off, box.y + box.h + off);
-      ctx.lineTo(box.x + box.w + off, box.y + off);
-      ctx.lineTo(box.x + box.w + off - 4, box.y + off);
-    }
-    ctx.stroke();
-  }
-
-  private drawWords(box: SceneBox, marks: Marks): void {
-    const { ctx, palette } = this;
-    const isOp = box.kind === 'op';
-    const top = box.y + (isOp ? 13 : box.kind === 'cell' ? 17 : 15);
-    this.drawTitle(box, top, box.w - 16, marks);
-    ctx.fillStyle = palette.text;
-    ctx.font = `11px ${isOp ? palette.codeFont : palette.font}`;
-    ctx.textBaseline = 'middle';
-    ctx.textAlign = 'left';
-    const y = box.y + (isOp ? 28.5 : box.kind === 'cell' ? 38 : 34);
-    const inset = 10;
-    const chips = listCollectiveCounts(box);
-    const room = isOp ? box.w - 2 * inset : this.drawChips(box, chips, y);
-    ctx.fillStyle = palette.text;
-    ctx.font = `11px ${isOp ? palette.codeFont : palette.font}`;
-    ctx.fillText(this.fitter.fit(detailBox(box), room), box.x + inset, y);
-    if (box.kind === 'cell') this.drawMeter(box);
-  }
-
-  /** Chips at the right end; returns the room that is left of them. */
-  private drawChips(box: SceneBox, chips: readonly [string, number][], y: number): number {
-    const { ctx, palette } = this;
-    let right = box.x + box.w - 8;
-    ctx.font = `600 9.5px ${palette.font}`;
-    for (const [kind, count] of chips.slice(0, 2)) {
-      const text = count > 1 ? `${SHORT_KINDS[kind] ?? kind}×${count}` : (SHORT_KINDS[kind] ?? kind);
-      const w = this.fitter.measure(text) + 8;
-      ctx.fillStyle = palette.collectives.get(kind) ?? palette.line;
-      ctx.fillRect(right - w, y - 7, w, 14);
-      ctx.fillStyle = palette.ink;
-      ctx.textAlign = 'left';
-      ctx.fillText(text, right - w + 4, y + 0.5);
-      right -= w + 3;
-    }
-    return right - box.x - 14;
-  }
-
-  /** How long it takes beside the longest of its kind: a bar at the lower rim. */
-  private drawMeter(box: SceneBox): void {
-    const { ctx, palette } = this;
-    const share = (box.part?.seconds ?? 0) / this.longest;
-    const w = box.w - 20;
-    ctx.fillStyle = palette.soft[stageSlot(box.stage)] ?? palette.ground;
-    ctx.fillRect(box.x + 10, box.y + box.h - 10, w, 4);
-    ctx.fillStyle = palette.border[stageSlot(box.stage)] ?? palette.line;
-    ctx.fillRect(box.x + 10, box.y + box.h - 10, Math.max(1, w * share), 4);
-  }
-
-  private longestKnown = 0;
-
-  private get longest(): number {
-    if (this.longestKnown === 0) {
-      for (const box of this.scene.boxes) {
-        if (box.kind === 'cell') this.longestKnown = Math.max(this.longestKnown, box.part?.seconds ?? 0);
-      }
-    }
-    return this.longestKnown || 1;
-  }
-
-  /** Triangle, role, name; copies, pin and collective at the right. */
-  private drawTitle(box: SceneBox, y: number, width: number, marks: Marks): void {
-    const { ctx, palette } = this;
-    let [left, right] = [box.x + 9, box.x + 8 + width];
-    ctx.textBaseline = 'middle';
-    if (box.canOpen) {
-      this.drawTriangle(left, y, box.isOpen, palette.text);
-      left += 13;
-    }
-    if (box.kind !== 'module') {
-      this.drawRole(box, left + 7, y);
-      left += 19;
-    }
-    if (box.stage !== null && box.kind === 'cell') {
-      ctx.font = `700 10px ${palette.font}`;
-      const text = String(box.stage);
-      const w = Math.max(15, this.fitter.measure(text) + 8);
-      ctx.fillStyle = palette.ground;
-      ctx.fillRect(left, y - 7.5, w, 15);
-      ctx.strokeStyle = palette.border[stageSlot(box.stage)] ?? palette.line;
-      ctx.lineWidth = 1;
-      ctx.strokeRect(left, y - 7.5, w, 15);
-      ctx.fillStyle = palette.text;
-      ctx.textAlign = 'center';
-      ctx.fillText(text, left + w / 2, y + 0.5);
-      left += w + 6;
-    }
-    right -= this.drawTitleEnd(box, right, y, marks);
-    ctx.textAlign = 'left';
-    ctx.fillStyle = palette.text;
-    ctx.font = `600 12px ${palette.font}`;
-    ctx.fillText(this.fitter.fit(nameBox(box, this.indexed), Math.max(0, right - left)), left, y);
-  }
-
-  private drawTitleEnd(box: SceneBox, from: number, y: number, marks: Marks): number {
-    const { ctx, palette } = this;
-    let right = from;
-    if (box.copies > 1 && box.kind === 'cell') {
-      ctx.font = `700 12px ${palette.font}`;
-      ctx.fillStyle = palette.text;
-      ctx.textAlign = 'right';
-      const text = `×${box.copies}`;
-      ctx.fillText(text, right, y);
-      right -= this.fitter.measure(text) + 5;
-    }
-    if (this.countPins(box, marks.pinned) > 0) {
-      this.drawPin(right - 6, y);
-      right -= 17;
-    }
-    if (box.kind === 'op' && box.part?.kind === 'op') {
-      const kinds = [...box.part.collectives.keys()];
-      for (const kind of kinds.slice(0, 2)) {
-        ctx.font = `600 9.5px ${palette.font}`;
-        const text = SHORT_KINDS[kind] ?? kind;
-        const w = this.fitter.measure(text) + 7;
-        ctx.fillStyle = palette.collectives.get(kind) ?? palette.line;
-        ctx.fillRect(right - w, y - 7, w, 13);
-        ctx.fillStyle = palette.ink;
-        ctx.textAlign = 'left';
-        ctx.fillText(text, right - w + 3.5, y);
-        right -= w + 3;
-      }
-    }
-    return from - right;
-  }
-
-  private drawTriangle(x: number, y: number, isDown: boolean, colour: string): void {
-    const { ctx } = this;
-    ctx.strokeStyle = colour;
-    ctx.lineWidth = 1.6;
-    ctx.beginPath();
-    if (isDown) {
-      ctx.moveTo(x, y - 2);
-      ctx.lineTo(x + 4, y + 2.5);
-      ctx.lineTo(x + 8, y - 2);
-    } else {
-      ctx.moveTo(x + 2, y - 4);
-      ctx.lineTo(x + 6.5, y);
-      ctx.lineTo(x + 2, y + 4);
-    }
-    ctx.stroke();
-  }
-
-  /** F in a ring, B in a disc, U in a dashed ring, as in the list. */
-  private drawRole(box: SceneBox, x: number, y: number): void {
-    const { ctx, palette } = this;
-    const role = box.part?.role;
-    if (role === undefined) return;
-    ctx.beginPath();
-    ctx.arc(x, y, 7, 0, 2 * Math.PI);
-    ctx.fillStyle = role === 'backward' ? palette.dim : palette.ground;
-    ctx.fill();
-    ctx.strokeStyle = palette.dim;
-    ctx.lineWidth = 1;
-    if (role === 'update') ctx.setLineDash([2, 2]);
-    ctx.stroke();
-    ctx.setLineDash([]);
-    ctx.fillStyle = role === 'backward' ? palette.ground : palette.text;
-    ctx.font = `700 9px ${palette.font}`;
-    ctx.textAlign = 'center';
-    ctx.fillText(ROLE_LETTERS[role], x, y + 0.5);
-  }
-
-  private drawPin(x: number, y: number): void {
-    const { ctx, palette } = this;
-    ctx.fillStyle = palette.accent;
-    ctx.strokeStyle = palette.accent;
-    ctx.lineWidth = 1.4;
-    ctx.beginPath();
-    ctx.moveTo(x - 2.5, y - 6.5);
-    ctx.lineTo(x + 2.5, y - 6.5);
-    ctx.lineTo(x + 2, y - 2);
-    ctx.lineTo(x + 5, y + 1);
-    ctx.lineTo(x - 5, y + 1);
-    ctx.lineTo(x - 2, y - 2);
-    ctx.closePath();
-    ctx.fill();
-    ctx.beginPath();
-    ctx.moveTo(x, y + 1);
-    ctx.lineTo(x, y + 6.5);
-    ctx.stroke();
-  }
-
-  private drawRepeat(box: SceneBox, scale: number): void {
-    const { ctx, palette } = this;
-    const border = palette.border[stageSlot(box.stage)] ?? palette.line;
-    const right = box.x + box.w;
-    ctx.strokeStyle = border;
-    ctx.lineWidth = 2 / Math.max(scale, 0.5);
-    ctx.beginPath();
-    ctx.moveTo(right + 10, box.y);
-    ctx.lineTo(right + 3, box.y);
-    ctx.lineTo(right + 3, box.y + box.h);
-    ctx.lineTo(right + 10, box.y + box.h);
-    ctx.stroke();
-    if (scale < WORDS_FROM) return;
-    const y = box.y + Math.min(box.h, 62) / 2 - 8;
-    this.drawTriangle(box.x + 4, y, box.isOpen, palette.text);
-    ctx.textAlign = 'left';
-    ctx.textBaseline = 'middle';
-    ctx.fillStyle = palette.text;
-    ctx.font = `700 13px ${palette.font}`;
-    ctx.fillText(`×${box.row.count}`, box.x + 18, y);
-    ctx.fillStyle = palette.dim;
-    ctx.font = `11px ${palette.font}`;
-    ctx.fillText(this.fitter.fit(nameBox(box, this.indexed), box.w - 4), box.x + 4, y + 18);
   }
 
   private drawEdges(found: readonly number[], scale: number, marks: Marks): void {
     const { ctx, palette } = this;
     const focus = this.scene.boxes[marks.focus]?.key;
     const special: SceneEdge[] = [];
+    const faint: SceneEdge[] = [];
     ctx.strokeStyle = palette.line;
     ctx.lineWidth = Math.min(1.2, 1 / scale);
     ctx.globalAlpha = scale < 0.3 ? 0.55 : 0.85;
@@ -410,8 +158,13 @@ export class Painter {
       const edge = this.scene.edges[i];
       if (edge === undefined) continue;
       if (edge.resharding !== null || edge.from === focus || edge.to === focus) special.push(edge);
+      else if (edge.isFaint === true) faint.push(edge);
       else this.trace(edge.points, scale);
     }
+    ctx.stroke();
+    ctx.globalAlpha = 0.3;
+    ctx.beginPath();
+    for (const edge of faint) this.trace(edge.points, scale);
     ctx.stroke();
     ctx.globalAlpha = 1;
     if (scale >= 0.3) for (const i of found) this.drawHead(this.scene.edges[i], palette.line);
@@ -440,7 +193,7 @@ export class Painter {
     const y = isPair ? ((points[1] ?? 0) + (points[3] ?? 0)) / 2 : (points[at + 1] ?? 0);
     const text = SHORT_KINDS[edge.resharding ?? ''] ?? '';
     ctx.font = `600 9.5px ${palette.font}`;
-    const w = this.fitter.measure(text) + 7;
+    const w = this.words.fitter.measure(text) + 7;
     ctx.fillStyle = colour;
     ctx.fillRect(x - w / 2, y - 7, w, 14);
     ctx.fillStyle = palette.ink;
@@ -466,7 +219,7 @@ export class Painter {
   }
 
   private drawHead(edge: SceneEdge | undefined, colour: string): void {
-    if (edge === undefined) return;
+    if (edge === undefined || edge.isFaint === true) return;
     const { points } = edge;
     const n = points.length;
     const [x, y] = [points[n - 2] ?? 0, points[n - 1] ?? 0];
@@ -506,15 +259,22 @@ export class Painter {
 
   /** Names of cells over ops that are too small for words. */
   private drawOverlay(box: SceneBox | undefined, scale: number): void {
-    if (box === undefined || box.kind !== 'cell') return;
+    if (box === undefined || box.kind === 'op' || (box.isOpen && box.kind === 'module')) return;
     const [w, h] = [box.w * scale, box.h * scale];
-    if (w < 34 || h < 16) return;
+    if (w < (box.kind === 'repeat' ? 20 : 30) || h < 12) return;
     const { ctx, palette } = this;
-    const size = Math.min(13, Math.max(10, h / 6));
+    const size = box.isOpen ? Math.min(13, Math.max(10, h / 6)) : 10;
     ctx.font = `600 ${size / scale}px ${palette.font}`;
-    const name = `${ROLE_LETTERS[box.part?.role ?? 'forward']} ${nameBox(box, this.indexed)}`;
-    const text = this.fitter.fit(name, box.w - 6 / scale);
-    if (text.length < 3) return;
+    const letter = box.kind === 'cell' && box.isOpen ? `${ROLE_LETTERS[box.part?.role ?? 'forward']} ` : '';
+    const name = box.kind === 'repeat' ? `×${box.row.count}` : `${letter}${nameBox(box, this.indexed)}`;
+    const room = box.w - 6 / scale;
+    const fitted = this.words.fitter.fit(name, room);
+    // A name of which little is left says less than the number.
+    const short = `${letter}${numberLayers(box.part === null ? box.row.layers : [box.part.layer])}`;
+    const text =
+      fitted === name || fitted.length > 8 || box.kind === 'module' ? fitted : this.words.fitter.fit(short, room);
+    if (text === '') return;
+    if (!box.isOpen) this.words.drawStripes(box, scale);
     ctx.textAlign = 'center';
     ctx.textBaseline = 'middle';
     ctx.strokeStyle = palette.ground;
@@ -526,14 +286,31 @@ export class Painter {
     ctx.fillText(text, x, y);
   }
 
+  /** Titles of open groups that begin above the picture stay at its top. */
+  private drawSticky(frames: readonly number[], camera: Camera): void {
+    const { ctx, palette } = this;
+    const top = camera.y + (this.scene.columns.length > 0 ? HEADING / camera.scale : 0);
+    for (const i of frames) {
+      const box = this.scene.boxes[i];
+      if (box === undefined) continue;
+      const y = top + box.depth * TITLE;
+      if (box.y >= y || box.y + box.h < y + TITLE) continue;
+      const slot = stageSlot(box.stage);
+      ctx.fillStyle = palette.fill[slot] ?? palette.ground;
+      ctx.fillRect(box.x, y, box.w, TITLE);
+      ctx.strokeStyle = palette.border[slot] ?? palette.line;
+      ctx.lineWidth = 1;
+      ctx.strokeRect(box.x, y, box.w, TITLE);
+      this.words.drawTitle(box, y + TITLE / 2, box.w - 16);
+    }
+  }
+
   /** Which column is forward, backward, update: stays at the top while the picture moves. */
   private drawHeadings(camera: Camera, frame: Frame): void {
     const { ctx, palette } = this;
     if (this.scene.columns.length === 0) return;
     ctx.fillStyle = palette.ground;
-    ctx.globalAlpha = 0.9;
     ctx.fillRect(0, 0, frame.w, HEADING);
-    ctx.globalAlpha = 1;
     ctx.font = `600 11.5px ${palette.font}`;
     ctx.textBaseline = 'middle';
     ctx.textAlign = 'center';

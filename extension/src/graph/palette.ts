@@ -1,5 +1,6 @@
 /** Colours of the page's theme as a canvas takes them. They are read again when the theme changes. */
 import { STAGE_COLOURS } from '../logic/colours';
+import type { Role } from '../model/plan';
 
 export interface Palette {
   text: string;
@@ -11,6 +12,8 @@ export interface Palette {
   codeFont: string;
   /** By stage: the fill of what is folded, the fill of what is open, the border. The last one is for no stage. */
   fill: string[];
+  /** For what is too small for a border; by role within a stage. */
+  strong: Record<Role, string>[];
   soft: string[];
   border: string[];
   collectives: Map<string, string>;
@@ -40,6 +43,11 @@ export function readPalette(node: HTMLElement): Palette {
     font: own.fontFamily,
     codeFont: own.getPropertyValue('--ap-code-font').trim() || 'monospace',
     fill: stages.map((colour) => resolve(`color-mix(in srgb, ${colour} 26%, var(--ap-bg))`)),
+    strong: stages.map((colour) => ({
+      forward: resolve(`color-mix(in srgb, ${colour} 50%, var(--ap-bg))`),
+      backward: resolve(`color-mix(in srgb, ${colour} 85%, var(--ap-bg))`),
+      update: resolve(`color-mix(in srgb, ${colour} 55%, var(--ap-text))`),
+    })),
     soft: stages.map((colour) => resolve(`color-mix(in srgb, ${colour} 9%, var(--ap-bg))`)),
     border: stages.map((colour) => resolve(`color-mix(in srgb, ${colour} 82%, var(--ap-text))`)),
     collectives: new Map(KINDS.map((kind) => [kind, readEdgeColour(node, kind)])),

@@ -40,6 +40,8 @@ export interface SceneEdge {
   /** Boxes that it joins. */
   from: string;
   to: string;
+  /** To or from what every stage has: joins nearly everything, and says little. */
+  isFaint?: boolean;
 }
 
 export interface Scene {
@@ -52,15 +54,15 @@ export interface Scene {
 }
 
 export const OP: Size = { w: 136, h: 40 };
-export const MODULE: Size = { w: 168, h: 48 };
-export const CELL: Size = { w: 208, h: 62 };
-export const REPEAT_WIDTH = 104;
+export const MODULE: Size = { w: 176, h: 48 };
+export const CELL: Size = { w: 186, h: 56 };
+export const REPEAT_WIDTH = 62;
 /** Height of the title of an open group. */
 export const TITLE = 26;
 const PAD = 12;
-const COLUMN_GAP = 64;
-const ROW_GAP = 30;
-const STAGE_GAP = 52;
+const COLUMN_GAP = 44;
+const ROW_GAP = 26;
+const STAGE_GAP = 44;
 
 interface Measured extends Size {
   part: GraphPart;
@@ -189,7 +191,8 @@ function addCellEdges(writer: SceneWriter, graph: OpGraph, layers: readonly Meas
     if (source === undefined || target === undefined) continue;
     const areNeighbours = Math.abs((turns.get(a) ?? 0) - (turns.get(b) ?? 0)) === 1;
     const points = routeCells(source, target, areNeighbours);
-    merged.set(`${from}>${to}`, { points, bytes: edge.bytes, resharding: null, from, to });
+    const isFaint = a === SHARED_LAYER || b === SHARED_LAYER;
+    merged.set(`${from}>${to}`, { points, bytes: edge.bytes, resharding: null, from, to, isFaint });
   }
   writer.edges.push(...merged.values());
 }
@@ -210,7 +213,7 @@ export async function layOut(graph: OpGraph, open: ReadonlySet<string>, arrange:
   );
   const writer = new SceneWriter(graph);
   const hasRepeats = graph.rows.some((row) => row.count > 1);
-  let x = hasRepeats ? REPEAT_WIDTH + 40 : 0;
+  let x = hasRepeats ? REPEAT_WIDTH + 24 : 0;
   const columns = ROLES.flatMap((role) => {
     const cells = layers.flatMap((layer) => layer.cells.get(role) ?? []);
     if (cells.length === 0) return [];

@@ -1,6 +1,6 @@
 /** What is written on boxes of the op graph, and said about them. */
-import type { Role } from '../model/plan';
-import { formatBytes, formatPlural, formatSeconds, formatSpec } from './format';
+import { type Role, SHARED_LAYER } from '../model/plan';
+import { formatBytes, formatPlural, formatRange, formatSeconds, formatSpec } from './format';
 import type { SceneBox } from './graph-scene';
 import type { IndexedPlan } from './plan-index';
 import { nameLayer } from './plan-index';
@@ -16,22 +16,43 @@ export const SHORT_KINDS: Record<string, string> = {
 
 export const ROLE_LETTERS: Record<Role, string> = { forward: 'F', backward: 'B', update: 'U' };
 
-/** `block_1`, `block_1 – block_11` for a repeat that is folded into it. */
-export function nameBox(box: SceneBox, indexed: IndexedPlan): string {
-  const { row, part } = box;
-  const layers = row.layers.map((layer) => nameLayer(indexed.plan, layer));
-  const [first, last] = [layers[0] ?? '', layers[layers.length - 1] ?? ''];
-  if (part === null) return `${first} – ${last}`;
-  if (part.kind !== 'cell' || box.copies === 1) return part.label;
-  return row.period === 1 ? `${first} – ${last}` : `${part.label}, …`;
+/** A layer's name may be a range itself, `block_1 … block_3`. */
+function nameEnds(name: string): [string, string] {
+  const parts = name.split(' … ');
+  return [parts[0] ?? name, parts[parts.length - 1] ?? name];
 }
 
-/** `96 ops`, for an op the sharding of its results. */
-export function detailBox(box: SceneBox): string {
+/** `block_1 … block_23` for layers from the first to the last. */
+function nameSpan(layers: readonly number[], indexed: IndexedPlan): string {
+  const [first] = nameEnds(nameLayer(indexed.plan, layers[0] ?? 0));
+  const [, last] = nameEnds(nameLayer(indexed.plan, layers[layers.length - 1] ?? 0));
+  return first === last ? first : `${first} … ${last}`;
+}
+
+/** `block_3`, `block_1 … block_11` for a repeat that is folded into it; `3 · stage_0` where names of layers are not unique. */
+export function nameBox(box: SceneBox, indexed: IndexedPlan): string {
+  const { row, part } = box;
+  if (part !== null && part.kind !== 'cell') return part.label;
+  const isOne = part !== null && (box.copies === 1 || row.period > 1);
+  const layers = part !== null && isOne ? [part.layer] : row.layers;
+  if (layers[0] === SHARED_LAYER) return nameLayer(indexed.plan, SHARED_LAYER);
+  const names = indexed.plan.program.layers;
+  const span = nameSpan(layers, indexed);
+  return new Set(names).size === names.length ? span : `${numberLayers(layers)} · ${span}`;
+}
+
+/** Numbers as on the strip of layers: `1–11`. */
+export function numberLayers(layers: readonly number[]): string {
+  return layers[0] === SHARED_LAYER ? 'shared' : formatRange(layers[0] ?? 0, layers[layers.length - 1] ?? 0);
+}
+
+/** What may be said of a box below its name, the longest first. An op says how its results are sharded. */
+export function detailBox(box: SceneBox): string[] {
   const { part, row } = box;
-  if (part === null) return `${formatPlural(row.layers.length, 'layer')}`;
-  if (part.kind === 'op') return part.op.output_specs.map(formatSpec).join(' ');
-  return `${formatPlural(part.ops.length, 'op')} · ${formatSeconds(part.seconds)}`;
+  if (part === null) return [formatPlural(row.layers.length, 'layer')];
+  if (part.kind === 'op') return [part.op.output_specs.map(formatSpec).join(' ')];
+  const time = formatSeconds(part.seconds);
+  return [`${formatPlural(part.ops.length, 'op')} · ${time}`, time];
 }
 
 export function listCollectiveCounts(box: SceneBox): [string, number][] {
@@ -62,7 +83,7 @@ export function explainBox(box: SceneBox, indexed: IndexedPlan, bytes: ReadonlyM
 /** One sentence for a screen reader. */
 export function sayBox(box: SceneBox, indexed: IndexedPlan, pins: number): string {
   const { part } = box;
-  const parts = [nameBox(box, indexed), detailBox(box)];
+  const parts = [nameBox(box, indexed), detailBox(box)[0] ?? ''];
   if (part !== null) {
     parts.push(part.role);
     if (part.kind === 'op') parts.push(formatSeconds(part.seconds));

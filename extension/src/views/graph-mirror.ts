@@ -1,6 +1,7 @@
 /** The boxes around the keyboard as items of a tree that screen readers read: a canvas says nothing by itself. */
 import type { Marks } from '../graph/painter';
-import { listBoxesAbove, type Scene, type SceneBox } from '../logic/graph-scene';
+import type { BoxMarks } from '../logic/box-marks';
+import { listBoxesAbove, type Scene } from '../logic/graph-scene';
 import { sayBox } from '../logic/graph-words';
 import type { IndexedPlan } from '../logic/plan-index';
 import { h } from './dom';
@@ -13,7 +14,7 @@ export class GraphMirror {
   private readonly id = `ap-graph-${Math.random().toString(36).slice(2, 8)}`;
 
   /** Lists groups above the active box, what is beside it and what is in it; returns the active item's id. */
-  show(scene: Scene, marks: Marks, indexed: IndexedPlan, countPins: (box: SceneBox) => number): string | null {
+  show(scene: Scene, marks: Marks, indexed: IndexedPlan, boxMarks: BoxMarks): string | null {
     const at = Math.max(0, marks.focus);
     const parent = scene.boxes[at]?.parent ?? -1;
     const beside = listChildren(scene, parent);
@@ -39,7 +40,7 @@ export class GraphMirror {
           'aria-expanded': box.canOpen ? String(box.isOpen) : undefined,
           'data-key': box.key,
         });
-        item.textContent = sayBox(box, indexed, countPins(box));
+        item.textContent = sayBox(box, indexed, boxMarks.countPins(box));
         return [item];
       }),
     );

@@ -2,6 +2,7 @@
 import { Arranger } from '../graph/arranger';
 import { HEADING, type Marks, Painter } from '../graph/painter';
 import { type Palette, readPalette, watchTheme } from '../graph/palette';
+import { BoxMarks } from '../logic/box-marks';
 import * as cameras from '../logic/camera';
 import { findRepeatAbove, layOut, type Scene, type SceneBox } from '../logic/graph-scene';
 import { explainBox } from '../logic/graph-words';
@@ -46,9 +47,8 @@ export class GraphView implements View {
     selected: -1,
     hovered: -1,
     hasFocus: false,
-    matches: null,
-    pinned: new Set(),
   };
+  private boxMarks: BoxMarks | null = null;
   private frame = 0;
   private layoutTurn = 0;
   /** Whether the picture is where the program began: then a change of size fits it anew. */
@@ -131,14 +131,20 @@ export class GraphView implements View {
       this.isFitted = true;
       this.layOut(null).then(() => this.followSelection(state.selection));
     } else if (before === null || state.selection !== before.selection) this.followSelection(state.selection);
-    if (before === null || state.pins !== before.pins) this.mark({ pinned: listPinnedOps(state.pins) });
-    if (isNew || state.filter !== before.filter || state.pins !== before.pins) this.filter(state);
+    if (isNew || state.filter !== before.filter || state.pins !== before.pins) this.markOps(state);
   }
 
-  private filter({ indexed, filter, pins }: AppState): void {
-    const isActive = indexed !== null && isFiltering(filter);
-    const ops = isActive ? selectOps(indexed.plan.ops, filter, listPinnedOps(pins)) : [];
-    this.mark({ matches: isActive ? new Set(ops.map((op) => op.id)) : null });
+  /** What pins and the search say. */
+  private markOps({ indexed, filter, pins }: AppState): void {
+    const pinned = listPinnedOps(pins);
+    const matches =
+      indexed !== null && isFiltering(filter)
+        ? new Set(selectOps(indexed.plan.ops, filter, pinned).map((op) => op.id))
+        : null;
+    this.boxMarks = indexed === null ? null : new BoxMarks(indexed, matches, pinned);
+    this.painter = null;
+    this.mirrorBoxes();
+    this.redraw();
   }
 
   // Scenes.
@@ -181,7 +187,7 @@ export class GraphView implements View {
 
   private fitCamera(): cameras.Camera {
     if (this.scene.boxes.length === 0) return NO_CAMERA;
-    return cameras.fit({ x: 0, y: 0, w: this.scene.w, h: this.scene.h }, this.size, HEADING);
+    return cameras.fit({ x: 0, y: 0, w: this.scene.w, h: this.scene.h }, this.size, HEADING, 1.15);
   }
 
   private fitAgain(): void {
@@ -360,14 +366,12 @@ export class GraphView implements View {
 
   private mark(change: Partial<Marks>): void {
     this.marks = { ...this.marks, ...change };
-    if ('matches' in change || 'pinned' in change) this.painter?.forgetMarks();
     this.redraw();
   }
 
   private mirrorBoxes(): void {
-    if (this.graph === null) return;
-    const count = (box: SceneBox): number => this.painter?.countPins(box, this.marks.pinned) ?? 0;
-    const active = this.mirror.show(this.scene, this.marks, this.graph.indexed, count);
+    if (this.graph === null || this.boxMarks === null) return;
+    const active = this.mirror.show(this.scene, this.marks, this.graph.indexed, this.boxMarks);
     if (active === null) this.node.removeAttribute('aria-activedescendant');
     else this.node.setAttribute('aria-activedescendant', active);
   }
@@ -380,7 +384,7 @@ export class GraphView implements View {
   private draw(): void {
     const { w, h: height } = this.size;
     const ctx = this.canvas.getContext('2d');
-    if (w === 0 || height === 0 || ctx === null || this.graph === null) return;
+    if (w === 0 || height === 0 || ctx === null || this.graph === null || this.boxMarks === null) return;
     const ratio = window.devicePixelRatio || 1;
     const [width, tall] = [Math.round(w * ratio), Math.round(height * ratio)];
     if (this.canvas.width !== width || this.canvas.height !== tall) {
@@ -391,7 +395,7 @@ export class GraphView implements View {
       this.palette = readPalette(this.node);
       this.painter = null;
     }
-    this.painter ??= new Painter(ctx, this.palette, this.scene, this.index, this.graph.indexed);
+    this.painter ??= new Painter(ctx, this.palette, this.scene, this.index, this.graph.indexed, this.boxMarks);
     this.painter.draw(this.camera, { w, h: height }, ratio, this.marks);
     if (this.node.dataset.boxes === undefined) performance.mark('alpaviz-graph-drawn');
     this.node.dataset.boxes = String(this.scene.boxes.length);
