@@ -22,8 +22,10 @@ CELL_GAP = 1.0
 LAYER_GAP = 3.0
 STRAND_GAP = 0.5
 SWEEPS = 4
-ASPECT = 0.5
-"""Columns to rows of the whole: an op takes 132 by 44 pixels, the picture is 1.5 times as wide as high."""
+MOST_BELOW = 24
+"""Layers of the greatest height that stand below each other at most."""
+ASPECT = 0.56
+"""Columns to rows of the whole: an op takes 150 by 56 pixels, the picture is 1.5 times as wide as high."""
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
@@ -200,14 +202,19 @@ def _pack_cells(layers: _Ints, roles: _Ints, cells: _Ints, x: _Floats, y: _Float
 
 
 def _wrap(sizes: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The upper left corner of each block of (width, height), in columns from left to right."""
-    area = sum((width + LAYER_GAP) * (height + LAYER_GAP) for width, height in sizes)
-    limit = max((area / ASPECT) ** 0.5, max(height for _, height in sizes))
-    corners, x, y, widest = [], 0.0, 0.0, 0.0
+    """The upper left corner of each block of (width, height), in columns from left to right: nearest to a screen."""
+    tallest = max(height for _, height in sizes) + LAYER_GAP
+    found = [_wrap_within(sizes, count * tallest) for count in range(1, min(len(sizes), MOST_BELOW) + 1)]
+    return min(found, key=lambda wrapped: abs(np.log(wrapped[1] / ASPECT)))[0]
+
+
+def _wrap_within(sizes: Sequence[tuple[float, float]], limit: float) -> tuple[list[tuple[float, float]], float]:
+    """Corners in columns of at most `limit` rows, and columns to rows of the whole."""
+    corners, x, y, widest, deepest = [], 0.0, 0.0, 0.0, 0.0
     for width, height in sizes:
         if y > 0 and y + height > limit:
             x, y, widest = x + widest + LAYER_GAP, 0.0, 0.0
         corners.append((x, y))
         y += height + LAYER_GAP
-        widest = max(widest, width)
-    return corners
+        widest, deepest = max(widest, width), max(deepest, y)
+    return corners, (x + widest) / deepest

@@ -54,7 +54,7 @@ def test_roles_of_a_layer_are_beside_each_other(plan: Plan, placed: OpPositions)
 
 def test_a_whole_program_has_about_the_shape_of_a_screen() -> None:
     placed = place_ops(make_plan().ops)
-    width, height = placed.columns.max() * 132, placed.rows.max() * 44
+    width, height = placed.columns.max() * 150, placed.rows.max() * 56
     assert 0.8 < width / height < 3
 
 

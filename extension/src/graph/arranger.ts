@@ -1,6 +1,5 @@
 /** Asks dagre, which runs in a worker where the page allows one: a group is laid out once, however often it is drawn. */
-import type { ArrangeLater } from '../logic/graph-scene';
-import { type Arrange, type Arranged, arrangeLayered } from '../logic/layered-layout';
+import { type Arrange, type Arranged, type ArrangeLater, arrangeLayered } from '../logic/layered-layout';
 import { SOURCE } from './layout-worker-source';
 
 /** Layouts that are kept; equal layers have equal ones. */
@@ -27,7 +26,7 @@ export class Arranger {
     const known = this.kept.get(key);
     if (known !== undefined) return known;
     if (this.kept.size >= MOST_KEPT) this.kept.delete(this.kept.keys().next().value ?? '');
-    const made = this.ask(...([sizes, edges, upward] as Parameters<ArrangeLater>));
+    const made = this.ask(sizes, edges, upward);
     this.kept.set(key, made);
     return made;
   };

@@ -1,15 +1,9 @@
 /** From folded groups to boxes and lines on a plane: what is open, where it lies, what joins what. */
 import { type OpPlan, type Role, SHARED_LAYER } from '../model/plan';
-import type { Arranged, Size } from './layered-layout';
+import type { Arranged, ArrangeLater, Size } from './layered-layout';
 import { cellKey, type GraphGroup, type GraphPart, type OpGraph, ROLES, type RowGroup } from './op-graph';
 import { findStage } from './plan-index';
-
-/** Places boxes of one group; a worker may do it. */
-export type ArrangeLater = (
-  sizes: readonly Size[],
-  edges: readonly [number, number][],
-  upward: boolean,
-) => Promise<Arranged>;
+import { arrangeStrands } from './strands';
 
 export interface SceneBox {
   key: string;
@@ -76,7 +70,7 @@ async function measurePart(part: GraphPart, open: ReadonlySet<string>, arrange: 
   const children = await Promise.all(part.parts.map((child) => measurePart(child, open, arrange)));
   const edges = part.edges.map((edge): [number, number] => [edge.from, edge.to]);
   const sizes = children.map(({ w, h }) => ({ w, h }));
-  const arranged = await arrange(sizes, edges, part.role === 'backward');
+  const arranged = await arrangeStrands(sizes, edges, part.role === 'backward', arrange);
   const w = Math.max(folded.w, arranged.w + 2 * PAD);
   return { part, w, h: arranged.h + TITLE + 2 * PAD, arranged, children };
 }

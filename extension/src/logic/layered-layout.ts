@@ -17,6 +17,9 @@ export interface Arranged {
 /** Places boxes of one group so that edges run down, or up. */
 export type Arrange = (sizes: readonly Size[], edges: readonly [number, number][], upward: boolean) => Arranged;
 
+/** The same later: a worker may do it. */
+export type ArrangeLater = (...request: Parameters<Arrange>) => Promise<Arranged>;
+
 const BESIDE = 14;
 const BELOW = 22;
 const SWEEPS = 4;

@@ -4,6 +4,7 @@ import { OP, type Scene, type SceneBox, type SceneEdge, TITLE } from './graph-sc
 import { arrangeLayered } from './layered-layout';
 import { cellKey, findRow, type GraphGroup, type OpGraph, ROLES } from './op-graph';
 import { findStage } from './plan-index';
+import { findStrands, packShelves } from './strands';
 
 /** Pixels from one column of positions to the next, and from one row to the next. */
 const STEP = { x: OP.w + 14, y: OP.h + 16 };
@@ -37,11 +38,7 @@ function arrangeLayer(graph: OpGraph, layer: number): { corners: [number, [numbe
       turns.get(from.id) ?? 0,
       turns.get(to.id) ?? 0,
     ]);
-    const arranged = arrangeLayered(
-      cell.ops.map(() => OP),
-      edges,
-      role === 'backward',
-    );
+    const arranged = arrangeOps(cell.ops.length, edges, role === 'backward');
     for (const [i, op] of cell.ops.entries()) {
       const [x, y] = arranged.corners[i] ?? [0, 0];
       corners.push([op.id, [w + x, y]]);
@@ -50,6 +47,30 @@ function arrangeLayer(graph: OpGraph, layer: number): { corners: [number, [numbe
     h = Math.max(h, arranged.h);
   }
   return { corners, w, h };
+}
+
+/** Each strand for itself, then side by side. */
+function arrangeOps(
+  count: number,
+  edges: readonly [number, number][],
+  upward: boolean,
+): { corners: [number, number][]; w: number; h: number } {
+  const strands = findStrands(count, edges);
+  const turns: [number, number][] = [];
+  for (const [s, strand] of strands.entries()) for (const [turn, op] of strand.entries()) turns[op] = [s, turn];
+  const edgesOf: [number, number][][] = strands.map(() => []);
+  for (const [from, to] of edges) edgesOf[turns[from]?.[0] ?? 0]?.push([turns[from]?.[1] ?? 0, turns[to]?.[1] ?? 0]);
+  const arranged = strands.map((strand, s) => {
+    const sizes = strand.map(() => OP);
+    return arrangeLayered(sizes, edgesOf[s] ?? [], upward);
+  });
+  const packed = packShelves(arranged);
+  const corners = turns.map(([s, turn]): [number, number] => {
+    const [ox, oy] = packed.corners[s] ?? [0, 0];
+    const [x, y] = arranged[s]?.corners[turn] ?? [0, 0];
+    return [ox + x, oy + y];
+  });
+  return { corners, w: packed.w, h: packed.h };
 }
 
 /** (producer, reader, value, operand) inside a cell. */

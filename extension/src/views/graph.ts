@@ -4,7 +4,7 @@ import { HEADING, type Marks, Painter } from '../graph/painter';
 import { type Palette, readPalette, watchTheme } from '../graph/palette';
 import { BoxMarks } from '../logic/box-marks';
 import * as cameras from '../logic/camera';
-import { findRepeatAbove, layOut, type Scene, type SceneBox } from '../logic/graph-scene';
+import { findRepeatAbove, layOut, type Scene, type SceneBox, TITLE } from '../logic/graph-scene';
 import { explainBox } from '../logic/graph-words';
 import { buildOpGraph, cellKey, listGroupsAbove, type OpGraph } from '../logic/op-graph';
 import { isFiltering, listPinnedOps, selectOps } from '../logic/program-tree';
@@ -14,6 +14,8 @@ import { h } from './dom';
 import { GraphMirror } from './graph-mirror';
 import { GraphPointer } from './graph-pointer';
 import { isStale, type View, type ViewContext } from './view';
+
+let lastHint = 0;
 
 /** What is drawn while nothing is known. */
 const NO_SCENE: Scene = { boxes: [], edges: [], byKey: new Map(), columns: [], w: 1, h: 1 };
@@ -28,6 +30,8 @@ const ARROWS: Record<string, cameras.Direction> = {
 
 export class GraphView implements View {
   readonly node: HTMLElement;
+  /** What has the keyboard: a tree to screen readers. */
+  private readonly tree: HTMLElement;
   private readonly canvas = h('canvas', { class: 'ap-graph-canvas', 'aria-hidden': 'true' });
   private readonly tip = h('div', { class: 'ap-tip ap-graph-tip', hidden: true });
   private readonly mirror = new GraphMirror();
@@ -60,25 +64,27 @@ export class GraphView implements View {
     private readonly context: ViewContext,
     private readonly tell: (change: { isWhole: boolean }) => void,
   ) {
-    this.node = h(
+    const help = 'Arrows move · Enter unfolds and folds · Escape goes to the group · + − 0 enlarge, reduce, fit';
+    const hint = h('div', { class: 'ap-graph-hint', id: `ap-graph-hint-${++lastHint}` }, help);
+    this.tree = h(
       'div',
       {
         class: 'ap-graph',
         role: 'tree',
         tabindex: 0,
         'aria-label': 'Op graph',
+        'aria-describedby': hint.id,
         'data-lm-suppress-shortcuts': 'true',
-        title: '',
         on: {
           keydown: (event) => this.handleKey(event),
-          focus: () => this.mark({ hasFocus: this.node.matches(':focus-visible') }),
+          focus: () => this.mark({ hasFocus: this.tree.matches(':focus-visible') }),
           blur: () => this.mark({ hasFocus: false }),
         },
       },
       this.canvas,
       this.mirror.node,
-      this.tip,
     );
+    this.node = h('div', { class: 'ap-graph-frame' }, this.tree, this.tip, hint);
     const pointer = new GraphPointer(this.canvas, {
       pan: (dx, dy) => {
         const { scale } = this.camera;
@@ -90,7 +96,7 @@ export class GraphView implements View {
       hover: (at) => this.hover(at),
     });
     const resize = new ResizeObserver(() => this.fitAgain());
-    resize.observe(this.node);
+    resize.observe(this.tree);
     const endTheme = watchTheme(() => {
       this.palette = null;
       this.redraw();
@@ -127,8 +133,10 @@ export class GraphView implements View {
     this.node.classList.toggle('ap-stale', isStale(state));
     const isNew = before === null || state.indexed !== before.indexed;
     if (isNew && state.indexed !== this.graph?.indexed) {
+      // Another plan of the same program leaves the picture where it is.
+      const known = this.graph?.indexed.plan.program.fingerprint;
+      this.isFitted ||= known !== state.indexed?.plan.program.fingerprint;
       this.graph = state.indexed === null ? null : buildOpGraph(state.indexed);
-      this.isFitted = true;
       this.layOut(null).then(() => this.followSelection(state.selection));
     } else if (before === null || state.selection !== before.selection) this.followSelection(state.selection);
     if (isNew || state.filter !== before.filter || state.pins !== before.pins) this.markOps(state);
@@ -175,14 +183,19 @@ export class GraphView implements View {
       const moved = { ...this.camera, x: this.camera.x + after.x - before.x, y: this.camera.y + after.y - before.y };
       this.camera = this.isFitted ? this.fitCamera() : moved;
       this.isFitted = false;
-      if (after.isOpen) this.camera = cameras.reveal(this.camera, after, this.size, HEADING);
+      if (after.isOpen) this.camera = cameras.reveal(this.camera, after, this.size, this.measureTop(after));
     } else if (this.isFitted) this.camera = this.fitCamera();
     this.mirrorBoxes();
     this.redraw();
   }
 
   private get size(): cameras.Frame {
-    return { w: this.node.clientWidth, h: this.node.clientHeight };
+    return { w: this.tree.clientWidth, h: this.tree.clientHeight };
+  }
+
+  /** Pixels at the top that headings, and titles of the groups around a box, may cover. */
+  private measureTop(box: SceneBox): number {
+    return HEADING + box.depth * TITLE * this.camera.scale;
   }
 
   private fitCamera(): cameras.Camera {
@@ -262,7 +275,7 @@ export class GraphView implements View {
       this.isFitted = false;
       const isSeen = isOwn || this.isInSight(box);
       const camera = isSeen ? this.camera : cameras.centre(this.camera, box, this.size);
-      this.camera = cameras.reveal(camera, box, this.size, HEADING);
+      this.camera = cameras.reveal(camera, box, this.size, this.measureTop(box));
     }
     this.mirrorBoxes();
   }
@@ -280,7 +293,7 @@ export class GraphView implements View {
 
   /** A click or key on a box: the keyboard goes there, and what it stands for is selected. */
   private choose(index: number, x?: number): void {
-    this.node.focus({ preventScroll: true });
+    this.tree.focus({ preventScroll: true });
     const box = this.scene.boxes[index];
     if (box === undefined) return;
     this.mark({ focus: index });
@@ -357,7 +370,7 @@ export class GraphView implements View {
     if (box === undefined) return;
     this.isFitted = false;
     this.mark({ focus: index, hasFocus: true });
-    this.camera = cameras.reveal(this.camera, box, this.size, HEADING);
+    this.camera = cameras.reveal(this.camera, box, this.size, this.measureTop(box));
     this.mirrorBoxes();
     this.select(box);
   }
@@ -372,8 +385,8 @@ export class GraphView implements View {
   private mirrorBoxes(): void {
     if (this.graph === null || this.boxMarks === null) return;
     const active = this.mirror.show(this.scene, this.marks, this.graph.indexed, this.boxMarks);
-    if (active === null) this.node.removeAttribute('aria-activedescendant');
-    else this.node.setAttribute('aria-activedescendant', active);
+    if (active === null) this.tree.removeAttribute('aria-activedescendant');
+    else this.tree.setAttribute('aria-activedescendant', active);
   }
 
   private redraw(): void {
@@ -397,8 +410,7 @@ export class GraphView implements View {
     }
     this.painter ??= new Painter(ctx, this.palette, this.scene, this.index, this.graph.indexed, this.boxMarks);
     this.painter.draw(this.camera, { w, h: height }, ratio, this.marks);
-    if (this.node.dataset.boxes === undefined) performance.mark('alpaviz-graph-drawn');
-    this.node.dataset.boxes = String(this.scene.boxes.length);
+    this.tree.dataset.boxes = String(this.scene.boxes.length);
   }
 }
 

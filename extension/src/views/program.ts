@@ -6,7 +6,15 @@ import { stageColour } from '../logic/colours';
 import { formatBytes, formatCount, formatPlural, formatSeconds, formatSpec } from '../logic/format';
 import { ROLE_LETTERS, SHORT_KINDS } from '../logic/graph-words';
 import { findStage } from '../logic/plan-index';
-import { buildTree, communicates, type OpFilter, type Tree, type TreeRow } from '../logic/program-tree';
+import {
+  buildTree,
+  communicates,
+  listPinnedOps,
+  type OpFilter,
+  selectOps,
+  type Tree,
+  type TreeRow,
+} from '../logic/program-tree';
 import type { AppState } from '../logic/store';
 import type { OpPlan, PlannedCollective } from '../model/plan';
 import { button, choice, h, icon } from './dom';
@@ -71,12 +79,16 @@ export class ProgramView implements View {
       class: 'ap-search',
       placeholder: 'Search ops',
       'aria-label': 'Search ops',
-      title: 'By name, primitive, strategy, sharding such as [x, -], collective or source line; every word must match',
+      title:
+        'By name, primitive, strategy, sharding such as [x, -], collective or source line; every word must match. Enter selects the next match',
       'data-lm-suppress-shortcuts': 'true',
       on: {
         input: () => {
           window.clearTimeout(timer);
           timer = window.setTimeout(() => this.filter({ query: this.search.value }), 120);
+        },
+        keydown: (event) => {
+          if (event.key === 'Enter') this.selectNext(event.shiftKey ? -1 : 1);
         },
       },
     });
@@ -178,6 +190,20 @@ export class ProgramView implements View {
   private filter(change: Partial<OpFilter>): void {
     // What is being typed comes along, else the next drawing would take it back.
     this.context.dispatch({ type: 'filter', filter: { query: this.search.value, ...change } });
+  }
+
+  /** The match after the selected op, or before it, around the end. */
+  private selectNext(turn: 1 | -1): void {
+    if (this.state === null || this.state.indexed === null) return;
+    const { indexed, pins, selection } = this.state;
+    const matches = selectOps(
+      indexed.plan.ops,
+      { ...this.state.filter, query: this.search.value },
+      listPinnedOps(pins),
+    );
+    const at = selection?.kind === 'op' ? matches.findIndex((op) => op.id === selection.op) : -1;
+    const next = matches.at(at < 0 ? (turn > 0 ? 0 : -1) : (at + turn) % matches.length);
+    if (next !== undefined) this.context.dispatch({ type: 'select', selection: { kind: 'op', op: next.id } });
   }
 
   private showFilter(filter: OpFilter): void {
