@@ -1,12 +1,13 @@
 import { describe, expect, it } from 'vitest';
 import { BoxMarks } from '../src/logic/box-marks';
 import { centre, fit, keepInSight, reveal, SceneIndex, step, zoom } from '../src/logic/camera';
-import { findRepeatAbove, layOut, type Scene, type SceneBox } from '../src/logic/graph-scene';
+import { findRepeatAbove, layOut, OP, type Scene, type SceneBox } from '../src/logic/graph-scene';
 import { detailBox, explainBox, nameBox, sayBox } from '../src/logic/graph-words';
 import { arrangeLayered } from '../src/logic/layered-layout';
 import { buildOpGraph, foldRepeats, listGroupsAbove, type OpGraph } from '../src/logic/op-graph';
 import { indexPlan } from '../src/logic/plan-index';
-import { layOutWhole } from '../src/logic/whole-scene';
+import { arrangeStrands, findStrands, packShelves } from '../src/logic/strands';
+import { layOutWhole, placeOps } from '../src/logic/whole-scene';
 import type { OpPlan, Role } from '../src/model/plan';
 import { makeOp, makePlan, makeStage } from './plan';
 
@@ -187,6 +188,50 @@ describe('all ops at once', () => {
     plan.positions = { columns, rows: new Float32Array(plan.ops.length) };
     const scene = layOutWhole(graph);
     expect(find(scene, 'op:3').x - find(scene, 'op:1').x).toBe(2 * 150);
+  });
+});
+
+describe('plans without positions', () => {
+  it('have their ops placed in the page, none over another', () => {
+    const graph = makeGraph();
+    const places = [...placeOps(graph).values()];
+    expect(places).toHaveLength(graph.indexed.plan.ops.length);
+    for (const [i, [ax, ay]] of places.entries()) {
+      for (const [bx, by] of places.slice(i + 1))
+        expect(Math.abs(ax - bx) >= OP.w || Math.abs(ay - by) >= OP.h).toBe(true);
+    }
+  });
+});
+
+describe('parts that do not hang together', () => {
+  const edges: [number, number][] = [
+    [0, 2],
+    [1, 3],
+  ];
+
+  it('are strands', () => {
+    expect(findStrands(5, edges)).toEqual([[0, 2], [1, 3], [4]]);
+  });
+
+  it('are laid out each for itself, equal ones alike', async () => {
+    const asked: string[] = [];
+    const sizes = [0, 1, 2, 3].map(() => OP);
+    const arranged = await arrangeStrands(sizes, edges, false, (...request) => {
+      asked.push(JSON.stringify(request));
+      return arrange(...request);
+    });
+    expect(asked).toHaveLength(2);
+    expect(asked[0]).toBe(asked[1]);
+    const [first = [0, 0], second = [0, 0]] = arranged.corners;
+    expect(second[0] > first[0] || second[1] > first[1]).toBe(true);
+    expect(arranged.routes[1]?.[0]).toBe(second[0] + OP.w / 2);
+  });
+
+  it('are packed about as wide as a screen', () => {
+    const { w, h, corners } = packShelves(Array.from({ length: 60 }, () => OP));
+    expect(corners).toHaveLength(60);
+    expect(w / h).toBeGreaterThan(0.9);
+    expect(w / h).toBeLessThan(2);
   });
 });
 

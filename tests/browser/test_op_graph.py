@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from playwright.sync_api import Page
 
-from tests.browser.jupyter import Notebook
+from tests.browser.jupyter import Lab, Notebook
 from tests.browser.test_widget import OP, SOLVED, open_solved, select_op
+from tests.widget.synthetic_plan import make_plan
 
 MARK_PINNED = "from alpaviz.pins import Pin, PinKind\np.pin(Pin(PinKind.STRATEGY, 'block_3/mlp/dot_general.0', 'b:xy'))"
 
@@ -52,16 +54,6 @@ def count_colours(page: Page) -> int:
     )
 
 
-def read_corner(page: Page) -> list[int]:
-    """Red, green and blue of the ground at the lower left."""
-    return list(
-        page.evaluate(
-            """() => { const canvas = document.querySelector('.ap-graph-canvas');
-            return [...canvas.getContext('2d').getImageData(3, canvas.height - 4, 1, 1).data.slice(0, 3)] }"""
-        )
-    )
-
-
 def test_draws_layers_folded(notebook: Notebook) -> None:
     page = open_graph(notebook, "folded.ipynb")
     assert page.locator(".ap-list").is_hidden()
@@ -76,16 +68,10 @@ def test_unfolds_by_key_and_by_double_click(notebook: Notebook) -> None:
     page.locator(".ap-graph").focus()
     press(page, "Home", "Enter")
     page.wait_for_function(f"() => document.querySelector('.ap-graph').dataset.boxes > {folded}")
-    opened = count_boxes(page)
-    box = page.locator(".ap-graph-canvas").bounding_box()
-    assert box
     press(page, "Enter")
     page.wait_for_function(f"() => document.querySelector('.ap-graph').dataset.boxes == {folded}")
-    assert opened == folded + 4 or opened > folded
-    page.get_by_role("button", name="Larger").click()
     page.locator(".ap-graph-tools button[aria-label=Fit]").click()
-    press_at = find_box(page)
-    page.mouse.dblclick(*press_at)
+    page.mouse.dblclick(*find_box(page))
     page.wait_for_function(f"() => document.querySelector('.ap-graph').dataset.boxes > {folded}")
 
 
@@ -132,6 +118,44 @@ def test_walking_onto_an_op_shows_it_in_the_inspector(notebook: Notebook) -> Non
     assert name.startswith("block_3/mlp/")
     primitive = name.rsplit("/", 1)[-1].split(".")[0]
     wait_active(page, primitive)
+
+
+def test_enter_in_the_search_goes_from_match_to_match(notebook: Notebook) -> None:
+    page = open_graph(notebook, "matches.ipynb")
+    page.fill(".ap-search", "block_7/attn dot_general forward")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".ap-op-name")
+    first = page.inner_text(".ap-op-name")
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"() => document.querySelector('.ap-op-name').textContent !== '{first}'")
+    wait_active(page, "dot_general")
+
+
+def test_groups_are_laid_out_where_workers_are_refused(notebook: Notebook) -> None:
+    page = open_graph(notebook, "no-worker.ipynb")
+    page.evaluate("() => { window.Worker = class { constructor() { throw new Error('refused') } } }")
+    folded = count_boxes(page)
+    page.locator(".ap-graph").focus()
+    press(page, "Home", "ArrowRight", "Enter")
+    page.wait_for_function(f"() => document.querySelector('.ap-graph').dataset.boxes > {folded}")
+
+
+def test_a_plan_file_has_no_positions_and_is_drawn_all_the_same(lab: Lab, notebook: Notebook) -> None:
+    plan = make_plan(num_layers=4)
+    (lab.root / "graph.alpaplan.json").write_bytes(msgspec.json.encode(plan))
+    notebook.open_file("graph.alpaplan.json")
+    page = notebook.page
+    page.wait_for_selector(".alpaviz[data-state=read-only] .ap-device", timeout=60_000)
+    show_graph(page)
+    folded = count_boxes(page)
+    page.locator(".ap-graph").focus()
+    press(page, "Home", "ArrowRight", "Enter")
+    page.wait_for_function(f"() => document.querySelector('.ap-graph').dataset.boxes > {folded}")
+    page.get_by_role("button", name="All ops").click()
+    cells = {(op.layer, op.role) for op in plan.ops}
+    page.wait_for_function(
+        f"() => document.querySelector('.ap-graph').dataset.boxes == {len(plan.ops) + len(cells)}"
+    )
 
 
 def test_keys_stay_in_the_graph(notebook: Notebook) -> None:

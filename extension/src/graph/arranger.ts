@@ -4,7 +4,7 @@ import { SOURCE } from './layout-worker-source';
 
 /** Layouts that are kept; equal layers have equal ones. */
 const MOST_KEPT = 400;
-/** A worker that has not started by then never will (milliseconds). */
+/** A worker that has not answered once by then never will (milliseconds). */
 const PATIENCE = 4000;
 
 interface Answer {
@@ -16,6 +16,7 @@ export class Arranger {
   private readonly kept = new Map<string, Promise<Arranged>>();
   private readonly waiting = new Map<number, (arranged: Arranged | null) => void>();
   private worker: Worker | null = null;
+  private hasAnswered = false;
   private hasFailed = false;
   private inPage: Promise<Arrange> | null = null;
   private lastId = 0;
@@ -43,7 +44,7 @@ export class Arranger {
     const worker = this.findWorker();
     if (worker !== null) {
       const id = ++this.lastId;
-      const timer = setTimeout(() => this.fail(), PATIENCE);
+      const timer = this.hasAnswered ? undefined : setTimeout(() => this.hasAnswered || this.fail(), PATIENCE);
       const arranged = await new Promise<Arranged | null>((resolve) => {
         this.waiting.set(id, resolve);
         worker.postMessage({ id, sizes, edges, upward });
@@ -67,6 +68,7 @@ export class Arranger {
     try {
       const worker = new Worker(this.findUrl(), { type: 'module' });
       worker.onmessage = ({ data }: MessageEvent<Answer>) => {
+        this.hasAnswered = true;
         this.waiting.get(data.id)?.(data.arranged);
         this.waiting.delete(data.id);
       };

@@ -271,8 +271,8 @@ export class Painter {
     const fitted = this.words.fitter.fit(name, room);
     // A name of which little is left says less than the number.
     const short = `${letter}${numberLayers(box.part === null ? box.row.layers : [box.part.layer])}`;
-    const text =
-      fitted === name || fitted.length > 8 || box.kind === 'module' ? fitted : this.words.fitter.fit(short, room);
+    const isGood = fitted === name || fitted.length > 8 || box.kind === 'module';
+    const text = isGood ? fitted : this.words.fitter.measure(short) <= room ? short : letter.trim();
     if (text === '') return;
     if (!box.isOpen) this.words.drawStripes(box, scale);
     ctx.textAlign = 'center';
