@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.panning [--layers 27] [--seconds 3] [--json FILE] [--check]
 
-Prints, of the widget alone in a page: milliseconds from the press of "Graph" to the first picture of folded layers, from
-"All ops" to the first picture of all of them, and frames a second with the slowest of a hundred (99th percentile) while
-the picture is dragged, seen whole, with ops of 20 pixels, and with legible ops. Frames come 60 times a second at most.
+Prints, of the widget alone in a page: milliseconds from the press of "Graph" to the first picture of folded layers,
+from "All ops" to the first picture of all of them, and frames a second with the slowest of a hundred (99th percentile)
+while the picture is dragged, seen whole, with ops of 20 pixels, and with legible ops. Frames come 60 times a second at
+most.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def test_walking_onto_an_op_shows_it_in_the_inspector(notebook: Notebook) -> Non
 
 def test_enter_in_the_search_goes_from_match_to_match(notebook: Notebook) -> None:
     page = open_graph(notebook, "matches.ipynb")
-    page.fill(".ap-search", "block_7/attn dot_general forward")
+    page.fill(".ap-search", "block_7/attn dot_general")
     page.keyboard.press("Enter")
     page.wait_for_selector(".ap-op-name")
     first = page.inner_text(".ap-op-name")
@@ -153,9 +153,7 @@ def test_a_plan_file_has_no_positions_and_is_drawn_all_the_same(lab: Lab, notebo
     page.wait_for_function(f"() => document.querySelector('.ap-graph').dataset.boxes > {folded}")
     page.get_by_role("button", name="All ops").click()
     cells = {(op.layer, op.role) for op in plan.ops}
-    page.wait_for_function(
-        f"() => document.querySelector('.ap-graph').dataset.boxes == {len(plan.ops) + len(cells)}"
-    )
+    page.wait_for_function(f"() => document.querySelector('.ap-graph').dataset.boxes == {len(plan.ops) + len(cells)}")
 
 
 def test_keys_stay_in_the_graph(notebook: Notebook) -> None:

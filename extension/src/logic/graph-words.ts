@@ -68,8 +68,9 @@ export function explainBox(box: SceneBox, indexed: IndexedPlan, bytes: ReadonlyM
   }
   const lines = [
     part.kind === 'op' ? part.op.name : `${nameBox(box, indexed)}, ${part.role}`,
-    box.stage === null ? 'on every stage' : `stage ${box.stage}, ${nameLayer(indexed.plan, part.layer)}, ${part.role}`,
+    box.stage === null ? 'on every stage' : `stage ${box.stage}`,
   ];
+  if (part.kind !== 'cell') lines[1] += `, ${nameLayer(indexed.plan, part.layer)}, ${part.role}`;
   if (part.kind === 'op') {
     lines.push(`result ${part.op.output_specs.map(formatSpec).join(' ')}, strategy ${part.op.strategy}`);
     const out = part.op.outputs.reduce<number>((sum, id) => sum + (id === null ? 0 : (bytes.get(id) ?? 0)), 0);
