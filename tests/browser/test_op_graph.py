@@ -105,6 +105,17 @@ def test_an_op_selected_in_the_list_is_unfolded_and_centred(notebook: Notebook) 
     assert "stage 0" in listed
 
 
+def test_an_op_selected_in_another_pane_is_brought_into_sight(notebook: Notebook) -> None:
+    page = open_graph(notebook, "costliest.ipynb")
+    folded = count_boxes(page)
+    chosen = page.locator(".ap-costliest button").first
+    name = chosen.locator(".ap-label").inner_text()
+    chosen.click()
+    page.wait_for_function(f"() => document.querySelector('.ap-graph').dataset.boxes > {folded}")
+    wait_active(page, name.rsplit("/", 1)[-1].split(".")[0])
+    assert page.inner_text(".ap-op-name") == name
+
+
 def test_walking_onto_an_op_shows_it_in_the_inspector(notebook: Notebook) -> None:
     open_solved(notebook, "walk-graph.ipynb")
     select_op(notebook)
