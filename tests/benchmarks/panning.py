@@ -55,7 +55,7 @@ DRAG = """async (seconds) => {
     const step = (now) => {
       times.push(now);
       const turn = (now - start) / 250;
-      send('pointermove', 300 + 180 * Math.sin(turn), 200 + 120 * Math.cos(turn / 1.7));
+      send('pointermove', 300 + 600 * Math.sin(turn), 200 + 400 * Math.cos(turn / 1.7));
       if (now - start < seconds * 1000) requestAnimationFrame(step);
       else resolve();
     };

@@ -20,6 +20,8 @@ const BORDER_FROM = 7;
 const EDGES_FROM = 0.1;
 /** Below this scale names of cells are laid over their ops. */
 const OVERLAY_BELOW = 0.42;
+/** Pixels of the page from one name of a cell to the next. */
+const NAME_EVERY = 380;
 const FADED = 0.22;
 export const HEADING = 22;
 
@@ -37,6 +39,7 @@ export class Painter {
     this.words = new BoxPainter(ctx, palette, scene, indexed, boxMarks);
   }
 
+  /** The picture; headings of columns are drawn over it. */
   draw(camera: Camera, frame: Frame, ratio: number, marks: Marks): void {
     const { ctx, palette } = this;
     const { scale } = camera;
@@ -62,8 +65,6 @@ export class Painter {
     if (scale >= WORDS_FROM) this.drawSticky(frames, camera);
     if (scale < OVERLAY_BELOW) for (const i of frames) this.drawOverlay(boxes[i], scale);
     if (scale < WORDS_FROM) for (const i of leaves) this.drawOverlay(boxes[i], scale);
-    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.drawHeadings(camera, frame);
   }
 
   /** Open groups: a soft ground, a border, a title. */
@@ -280,10 +281,14 @@ export class Painter {
     ctx.strokeStyle = palette.ground;
     ctx.lineWidth = 3.5 / scale;
     ctx.lineJoin = 'round';
-    const [x, y] = [box.x + box.w / 2, box.y + box.h / 2];
-    ctx.strokeText(text, x, y);
     ctx.fillStyle = palette.text;
-    ctx.fillText(text, x, y);
+    // More than once on what is high, so that one of them is in sight.
+    const turns = Math.max(1, Math.floor(h / NAME_EVERY));
+    for (let turn = 0; turn < turns; turn++) {
+      const [x, y] = [box.x + box.w / 2, box.y + (box.h * (turn + 0.5)) / turns];
+      ctx.strokeText(text, x, y);
+      ctx.fillText(text, x, y);
+    }
   }
 
   /** Titles of open groups that begin above the picture stay at its top. */
@@ -306,9 +311,10 @@ export class Painter {
   }
 
   /** Which column is forward, backward, update: stays at the top while the picture moves. */
-  private drawHeadings(camera: Camera, frame: Frame): void {
+  drawHeadings(camera: Camera, frame: Frame, ratio: number): void {
     const { ctx, palette } = this;
     if (this.scene.columns.length === 0) return;
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
     ctx.fillStyle = palette.ground;
     ctx.fillRect(0, 0, frame.w, HEADING);
     ctx.font = `600 11.5px ${palette.font}`;

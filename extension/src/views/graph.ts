@@ -2,6 +2,7 @@
 import { Arranger } from '../graph/arranger';
 import { HEADING, type Marks, Painter } from '../graph/painter';
 import { type Palette, readPalette, watchTheme } from '../graph/palette';
+import { PanCache } from '../graph/pan-cache';
 import { BoxMarks } from '../logic/box-marks';
 import * as cameras from '../logic/camera';
 import { findRepeatAbove, layOut, type Scene, type SceneBox, TITLE } from '../logic/graph-scene';
@@ -21,6 +22,9 @@ let lastHint = 0;
 const NO_SCENE: Scene = { boxes: [], edges: [], byKey: new Map(), columns: [], w: 1, h: 1 };
 const NO_CAMERA: cameras.Camera = { x: 0, y: 0, scale: 1 };
 
+/** Scale below which the picture is copied while it is moved. */
+const COPIED_BELOW = 0.3;
+
 const ARROWS: Record<string, cameras.Direction> = {
   ArrowUp: 'up',
   ArrowDown: 'down',
@@ -36,6 +40,7 @@ export class GraphView implements View {
   private readonly tip = h('div', { class: 'ap-tip ap-graph-tip', hidden: true });
   private readonly mirror = new GraphMirror();
   private readonly arranger = new Arranger();
+  private readonly cache = new PanCache();
   private readonly cleanUps: (() => void)[] = [];
   private state: AppState | null = null;
   private graph: OpGraph | null = null;
@@ -234,7 +239,7 @@ export class GraphView implements View {
   private setCamera(camera: cameras.Camera): void {
     this.isFitted = false;
     this.camera = cameras.keepInSight(camera, this.scene, this.size);
-    this.redraw();
+    this.redraw(true);
   }
 
   // Selection.
@@ -389,7 +394,9 @@ export class GraphView implements View {
     else this.tree.setAttribute('aria-activedescendant', active);
   }
 
-  private redraw(): void {
+  /** Draws with the next frame; `hasMoved` where nothing but the camera has changed. */
+  private redraw(hasMoved = false): void {
+    if (!hasMoved) this.cache.forget();
     cancelAnimationFrame(this.frame);
     this.frame = requestAnimationFrame(() => this.draw());
   }
@@ -408,8 +415,18 @@ export class GraphView implements View {
       this.palette = readPalette(this.node);
       this.painter = null;
     }
-    this.painter ??= new Painter(ctx, this.palette, this.scene, this.index, this.graph.indexed, this.boxMarks);
-    this.painter.draw(this.camera, { w, h: height }, ratio, this.marks);
+    const { palette, scene, index, boxMarks, camera, marks } = this;
+    const { indexed } = this.graph;
+    this.painter ??= new Painter(ctx, palette, scene, index, indexed, boxMarks);
+    const frame = { w, h: height };
+    // Legible boxes are few, and quicker drawn than kept.
+    const isCopied =
+      camera.scale < COPIED_BELOW &&
+      this.cache.draw(ctx, camera, frame, ratio, (copy, around, wide) =>
+        new Painter(copy, palette, scene, index, indexed, boxMarks).draw(around, wide, ratio, marks),
+      );
+    if (!isCopied) this.painter.draw(camera, frame, ratio, marks);
+    this.painter.drawHeadings(camera, frame, ratio);
     this.tree.dataset.boxes = String(this.scene.boxes.length);
   }
 }
