@@ -2,7 +2,8 @@
 
 Ops and values become columns, and a column with few distinct cells a table with an index. Names that follow from scope
 and primitive and numbers that follow from the row before are written as differences, so that equal layers look equal
-and zlib folds them. `extension/src/logic/unpack.ts` is the way back.
+and zlib folds them. Behind the JSON text and a zero byte comes a binary buffer: where each op of the whole program is
+drawn. `extension/src/logic/unpack.ts` is the way back.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from alpaviz.plan import OpPlan, Plan, ValuePlan
+from alpaviz.widget.op_positions import place_ops
 
-PACKED_FORMAT = "alpaviz.packed-plan.v1"
+PACKED_FORMAT = "alpaviz.packed-plan.v2"
+
+POSITION_STEP = 0.25
+"""Columns and rows are sent as whole multiples of this: finer than a person sees."""
 
 _STEM = "\x01"
 """Stands for what the row's other cells say already; no name contains it."""
@@ -24,13 +30,24 @@ _Column = dict[str, Any]
 
 
 def pack_plan(plan: Plan, *, with_ops: bool = True) -> bytes:
-    """`plan` as zlib-compressed JSON; without ops and values if not `with_ops`."""
+    """`plan` as zlib-compressed JSON with op positions behind it; without ops and values if not `with_ops`."""
     fields: dict[str, Any] = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
     ops, values = (plan.ops, plan.values) if with_ops else ((), ())
     fields["format"] = PACKED_FORMAT
     fields["ops"] = _pack_ops(ops)
     fields["values"] = _pack_values(values)
-    return zlib.compress(msgspec.json.encode(fields), 6)
+    return zlib.compress(msgspec.json.encode(fields) + b"\0" + _pack_positions(ops), 6)
+
+
+def _pack_positions(ops: Sequence[OpPlan]) -> bytes:
+    """All columns, then all rows, each as the difference to the op before: little-endian int16."""
+    positions = place_ops(ops)
+    parts = []
+    for axis in (positions.columns, positions.rows):
+        steps = np.rint(axis / POSITION_STEP).astype(np.int64)
+        # Differences wrap around 2**16; so does their sum, and no picture is larger than that.
+        parts.append(np.diff(steps, prepend=0).astype("<i2").tobytes())
+    return b"".join(parts)
 
 
 def _pack_ops(ops: Sequence[OpPlan]) -> dict[str, Any]:

@@ -265,6 +265,24 @@ describe('plans that arrive', () => {
     expect(read.values[0]).toEqual({ id: 0, name: 'v0', shape: [2, 3] });
   });
 
+  it('bring positions of their ops behind the text', async () => {
+    const plan = makePlan();
+    const steps = new Int16Array([4, 4, 4, 4, 0, -32768, -32768, 2]);
+    const bytes = new Uint8Array([
+      ...new TextEncoder().encode(JSON.stringify(plan)),
+      0,
+      ...new Uint8Array(steps.buffer),
+    ]);
+    const { positions } = await inflatePlan(new Uint8Array(deflateSync(bytes)));
+    expect([...(positions?.columns ?? [])]).toEqual([1, 2, 3, 4]);
+    expect([...(positions?.rows ?? [])]).toEqual([0, 8192, 0, 0.5]);
+  });
+
+  it('come without positions from earlier versions', async () => {
+    const read = await inflatePlan(new Uint8Array(deflateSync(JSON.stringify(makePlan()))));
+    expect(read.positions).toBeUndefined();
+  });
+
   it('survive base64, however long', () => {
     const bytes = Uint8Array.from({ length: 20_001 }, (_, i) => i % 256);
     expect(decodeBase64(encodeBase64(bytes))).toEqual(bytes);

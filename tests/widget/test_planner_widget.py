@@ -53,7 +53,7 @@ def widget() -> Sent:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    return json.loads(zlib.decompress(data))
+    return json.loads(zlib.decompress(data).partition(b"\0")[0])
 
 
 def test_traits_follow_the_planner(widget: Sent) -> None:

@@ -11,11 +11,18 @@ export interface IndexedPlan {
   twins: Map<number, number>;
 }
 
-/** What two layers must share to be called alike: primitives, roles, strategies and collectives in order. */
+function describeOp(op: OpPlan): string {
+  return `${op.primitive} ${op.role} ${op.strategy} ${op.collectives.length} ${op.reshardings.length}`;
+}
+
+/**
+ * What two layers must share to be called alike: primitives, roles, strategies and collectives in order. The order of
+ * update ops is that of the parameters' names, in which `block_10` comes before `block_9`: it says nothing.
+ */
 function describeLayer(ops: readonly OpPlan[]): string {
-  return ops
-    .map((op) => `${op.primitive} ${op.role} ${op.strategy} ${op.collectives.length} ${op.reshardings.length}`)
-    .join('|');
+  const inOrder = ops.filter((op) => op.role !== 'update').map(describeOp);
+  const updates = ops.filter((op) => op.role === 'update').map(describeOp);
+  return [...inOrder, ...updates.sort()].join('|');
 }
 
 function findTwins(opsByLayer: Map<number, OpPlan[]>): Map<number, number> {

@@ -1,7 +1,9 @@
 /** From what the kernel or a file sends to a `Plan`. The packed form is written by alpaviz/widget/packed_plan.py. */
-import type { OpPlan, Plan, ValuePlan } from '../model/plan';
+import type { OpPlan, OpPositions, Plan, ValuePlan } from '../model/plan';
 
-export const PACKED_FORMAT = 'alpaviz.packed-plan.v1';
+export const PACKED_FORMAT = 'alpaviz.packed-plan.v2';
+/** Version 1, in notebooks saved by earlier versions, has the same columns and no positions behind them. */
+const READABLE_FORMATS: readonly (string | undefined)[] = [PACKED_FORMAT, 'alpaviz.packed-plan.v1'];
 export const PLAN_SCHEMA_VERSION = 1;
 
 /** Stands in names for what the row's other cells say already. */
@@ -79,7 +81,7 @@ export function readPlan(data: unknown): Plan {
   const fault = findFormatFault(inner);
   if (fault !== null) throw new Error(fault);
   const plan = inner as Plan & { format?: string };
-  if (plan.format !== PACKED_FORMAT) return plan;
+  if (!READABLE_FORMATS.includes(plan.format)) return plan;
   return {
     ...plan,
     ops: restoreOps(readRows(plan.ops as unknown as Columns)),
@@ -87,10 +89,35 @@ export function readPlan(data: unknown): Plan {
   };
 }
 
-/** zlib bytes to a plan. */
+/** Steps in which positions are sent, POSITION_STEP of packed_plan.py. */
+const POSITION_STEP = 0.25;
+
+/** All columns, then all rows, each as the difference to the op before, in 16 bits that may wrap around. */
+export function readPositions(buffer: Uint8Array): OpPositions | undefined {
+  const count = Math.floor(buffer.byteLength / 4);
+  if (count === 0) return undefined;
+  const data = new DataView(buffer.buffer, buffer.byteOffset, buffer.byteLength);
+  const readAxis = (start: number): Float32Array => {
+    const axis = new Float32Array(count);
+    let sum = 0;
+    for (let i = 0; i < count; i++) {
+      sum = (sum + data.getInt16(start + 2 * i, true)) & 0xffff;
+      axis[i] = sum * POSITION_STEP;
+    }
+    return axis;
+  };
+  return { columns: readAxis(0), rows: readAxis(2 * count) };
+}
+
+/** zlib bytes to a plan: JSON text, a zero byte, op positions. */
 export async function inflatePlan(bytes: BufferSource): Promise<Plan> {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
-  return readPlan(JSON.parse(await new Response(stream).text()));
+  const data = new Uint8Array(await new Response(stream).arrayBuffer());
+  const end = data.indexOf(0);
+  const text = new TextDecoder().decode(end < 0 ? data : data.subarray(0, end));
+  const plan = readPlan(JSON.parse(text));
+  const positions = end < 0 ? undefined : readPositions(data.subarray(end + 1));
+  return positions === undefined || positions.rows.length !== plan.ops.length ? plan : { ...plan, positions };
 }
 
 /** Bytes to base64, as a notebook keeps them. */

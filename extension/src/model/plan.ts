@@ -141,6 +141,12 @@ export interface SolverReport {
   tries: PlanTry[];
 }
 
+/** Column and row of each op where the whole program is drawn, in the order of `Plan.ops`. */
+export interface OpPositions {
+  columns: Float32Array;
+  rows: Float32Array;
+}
+
 export interface Plan {
   schema_version: number;
   program: ProgramSummary;
@@ -155,4 +161,6 @@ export interface Plan {
   pins: Pin[];
   solver: SolverReport;
   warnings: string[];
+  /** Not the plan's own: comes with the packed form only (alpaviz/widget/op_positions.py). */
+  positions?: OpPositions;
 }

@@ -68,6 +68,8 @@ const ICONS = {
   plus: 'M8 3.5v9M3.5 8h9',
   minus: 'M3.5 8h9',
   fit: 'M2.5 8h11M5 5.5 2.5 8 5 10.5m6-5L13.5 8 11 10.5',
+  wide: 'M9.5 2.5h4v4m0-4L9 7M6.5 13.5h-4v-4m0 4L7 9',
+  grid: 'M2.5 2.5h3v3h-3zm4 0h3v3h-3zm4 0h3v3h-3zm-8 4h3v3h-3zm4 0h3v3h-3zm4 0h3v3h-3zm-8 4h3v3h-3zm4 0h3v3h-3zm4 0h3v3h-3z',
 } as const;
 
 export type IconName = keyof typeof ICONS;

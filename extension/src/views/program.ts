@@ -1,24 +1,29 @@
-/** Layers, scopes and ops as a tree. Only the rows that are seen are in the page, so thousands of ops scroll quickly. */
+/**
+ * Layers, scopes and ops as a tree, or drawn as a graph. Only the rows that are seen are in the page, so thousands of ops
+ * scroll quickly.
+ */
 import { stageColour } from '../logic/colours';
 import { formatBytes, formatCount, formatPlural, formatSeconds, formatSpec } from '../logic/format';
+import { ROLE_LETTERS, SHORT_KINDS } from '../logic/graph-words';
 import { findStage } from '../logic/plan-index';
-import { buildTree, communicates, type OpFilter, type Tree, type TreeRow } from '../logic/program-tree';
+import {
+  buildTree,
+  communicates,
+  listPinnedOps,
+  type OpFilter,
+  selectOps,
+  type Tree,
+  type TreeRow,
+} from '../logic/program-tree';
 import type { AppState } from '../logic/store';
 import type { OpPlan, PlannedCollective } from '../model/plan';
 import { button, choice, h, icon } from './dom';
+import { GraphView } from './graph';
+import { GraphTools } from './graph-tools';
 import type { View, ViewContext } from './view';
 
 const ROW = 24;
 const MARGIN = 8;
-
-/** For rows with several collectives; the full name is in the chip's title and in the inspector. */
-const SHORT_KINDS: Record<string, string> = {
-  'all-reduce': 'AR',
-  'all-gather': 'AG',
-  'reduce-scatter': 'RS',
-  'all-to-all': 'A2A',
-  'collective-permute': 'CP',
-};
 
 function makeCollectiveChip(collective: PlannedCollective, isResharding: boolean, isShort: boolean): HTMLElement {
   const axes = collective.axes.join('');
@@ -46,8 +51,6 @@ function shortenName(op: OpPlan): string {
   return op.scope !== '' && name.startsWith(`${op.scope}/`) ? name.slice(op.scope.length + 1) : name;
 }
 
-const ROLE_LETTERS = { forward: 'F', backward: 'B', update: 'U' } as const;
-
 export class ProgramView implements View {
   readonly node: HTMLElement;
   readonly tools: HTMLElement;
@@ -59,6 +62,10 @@ export class ProgramView implements View {
   private readonly rows = h('div', { class: 'ap-rows', role: 'presentation' });
   private readonly boxes: { key: keyof OpFilter; input: HTMLInputElement }[] = [];
   private readonly role: HTMLSelectElement;
+  private readonly head: HTMLElement;
+  private readonly graph: GraphView;
+  private readonly graphTools: GraphTools;
+  private readonly foldAll: HTMLButtonElement;
   private readonly resize = new ResizeObserver(() => this.drawRows());
   private tree: Tree = { rows: [], matches: 0, isFiltered: false };
   private state: AppState | null = null;
@@ -72,12 +79,16 @@ export class ProgramView implements View {
       class: 'ap-search',
       placeholder: 'Search ops',
       'aria-label': 'Search ops',
-      title: 'By name, primitive, strategy, sharding such as [x, -], collective or source line; every word must match',
+      title:
+        'By name, primitive, strategy, sharding such as [x, -], collective or source line; every word must match. Enter selects the next match',
       'data-lm-suppress-shortcuts': 'true',
       on: {
         input: () => {
           window.clearTimeout(timer);
           timer = window.setTimeout(() => this.filter({ query: this.search.value }), 120);
+        },
+        keydown: (event) => {
+          if (event.key === 'Enter') this.selectNext(event.shiftKey ? -1 : 1);
         },
       },
     });
@@ -88,7 +99,10 @@ export class ProgramView implements View {
     this.role = choice('Role', roles, 'all', {
       on: { change: () => this.filter({ role: this.role.value as OpFilter['role'] }) },
     });
+    this.graph = new GraphView(context, ({ isWhole }) => this.graphTools.showWhole(isWhole));
+    this.graphTools = new GraphTools(this.graph, (isGraph) => this.showGraph(isGraph));
     this.toolbar.append(
+      this.graphTools.choice,
       this.search,
       this.role,
       h(
@@ -103,12 +117,8 @@ export class ProgramView implements View {
         this.makeBox('pinned', 'pinned', 'Only ops that are pinned'),
       ),
     );
-    this.tools = h(
-      'span',
-      {},
-      this.count,
-      button('Fold all', () => context.dispatch({ type: 'fold-all' }), { class: 'ap-quiet' }),
-    );
+    this.foldAll = button('Fold all', () => context.dispatch({ type: 'fold-all' }), { class: 'ap-quiet' });
+    this.tools = h('span', {}, this.count, this.foldAll, this.graphTools.node);
     this.list = h(
       'div',
       {
@@ -122,7 +132,7 @@ export class ProgramView implements View {
       this.spacer,
       this.rows,
     );
-    const head = h(
+    this.head = h(
       'div',
       { class: 'ap-row ap-row-head', 'aria-hidden': 'true' },
       h('span', { class: 'ap-cell-name' }, 'op'),
@@ -130,12 +140,21 @@ export class ProgramView implements View {
       h('span', { class: 'ap-cell-collectives' }, 'collectives'),
       h('span', { class: 'ap-cell-time', title: 'of one step, collectives included' }, 'time a step'),
     );
-    this.node = h('div', { class: 'ap-program' }, this.toolbar, head, this.list);
+    this.node = h('div', { class: 'ap-program' }, this.toolbar, this.head, this.list, this.graph.node);
     this.resize.observe(this.list);
+    this.showGraph(false);
   }
 
   dispose(): void {
     this.resize.disconnect();
+    this.graph.dispose();
+  }
+
+  private showGraph(isGraph: boolean): void {
+    for (const node of [this.head, this.list, this.foldAll]) node.hidden = isGraph;
+    this.graphTools.showGraph(isGraph);
+    this.graph.show(isGraph);
+    if (!isGraph && this.state !== null) this.scrollTo(this.active);
   }
 
   update(state: AppState, before: AppState | null): void {
@@ -154,6 +173,7 @@ export class ProgramView implements View {
       if (state.selection !== null) this.scrollTo(this.active);
     }
     if (isNew || hasSelection) this.drawRows();
+    this.graph.update(state, before);
   }
 
   private makeBox(key: 'withCollectives' | 'decisions' | 'pinned', label: string, title: string): HTMLElement {
@@ -170,6 +190,20 @@ export class ProgramView implements View {
   private filter(change: Partial<OpFilter>): void {
     // What is being typed comes along, else the next drawing would take it back.
     this.context.dispatch({ type: 'filter', filter: { query: this.search.value, ...change } });
+  }
+
+  /** The match after the selected op, or before it, around the end. */
+  private selectNext(turn: 1 | -1): void {
+    if (this.state === null || this.state.indexed === null) return;
+    const { indexed, pins, selection } = this.state;
+    const matches = selectOps(
+      indexed.plan.ops,
+      { ...this.state.filter, query: this.search.value },
+      listPinnedOps(pins),
+    );
+    const at = selection?.kind === 'op' ? matches.findIndex((op) => op.id === selection.op) : -1;
+    const next = matches.at(at < 0 ? (turn > 0 ? 0 : -1) : (at + turn) % matches.length);
+    if (next !== undefined) this.context.dispatch({ type: 'select', selection: { kind: 'op', op: next.id } });
   }
 
   private showFilter(filter: OpFilter): void {
