@@ -178,6 +178,11 @@ class Planner:
         return tuple(snapshot.label for snapshot in self._history)
 
     @property
+    def position(self) -> int:
+        """Where in `history` the planner is; undo takes this entry back."""
+        return self._position
+
+    @property
     def measured(self) -> dict[int, dict[str, float]] | None:
         """Seconds that the stages of a launched plan took, by stage: forward, backward, update, step."""
         return self._measured
@@ -408,7 +413,7 @@ class Planner:
         if self.plan is None:
             raise PinError("Alternatives are known after a solve: call planner.solve() first.")
         session = self._search.find_session(self.plan.num_microbatches, self.plan.schedule)
-        return session.list_alternatives(op, self.pins)
+        return session.list_alternatives(self.plan, op, self.pins)
 
     def variants(self, stage: int = 0) -> StageVariants:
         """What else a stage of the present plan could be: runners-up, time against memory, exact regrets.
@@ -420,6 +425,27 @@ class Planner:
             raise PinError("Variants are known after a solve: call planner.solve() first.")
         session = self._search.find_session(self.plan.num_microbatches, self.plan.schedule)
         return session.vary(self.plan, stage)
+
+    def take(self, plan: Plan, label: str = "take a variant") -> None:
+        """Make `plan`, for instance one of `variants`, the present plan with its pins. Undo goes back.
+
+        Args:
+            label: what `history` says of it.
+
+        Raises:
+            PlanMismatchError: it is for another program or cluster; the present plan is kept.
+        """
+        count = plan.num_microbatches if self._search.is_searched else None
+        validate_plan(plan, self._search.find_program(count), self._cluster)
+        with self._lock:
+            before = self._last_plan()
+            del self._history[self._position + 1 :]
+            self._history.append(Snapshot(plan.pins, plan, label))
+            self._position += 1
+            self._previous_plan = before
+            self._measured = None
+            self._settle()
+        self._notify()
 
     def compare(self, other: Plan | None = None) -> PlanDiff | None:
         """What changed from `other` (by default the plan before) to the present plan; None where one is missing."""
@@ -497,16 +523,7 @@ class Planner:
             PlanMismatchError: it was made for another program or cluster. The present plan is kept.
         """
         plan = load_plan(path)
-        count = plan.num_microbatches if self._search.is_searched else None
-        validate_plan(plan, self._search.find_program(count), self._cluster)
-        with self._lock:
-            before = self._last_plan()
-            del self._history[self._position + 1 :]
-            self._history.append(Snapshot(plan.pins, plan, f"load {path}"))
-            self._position += 1
-            self._previous_plan = before
-            self._settle()
-        self._notify()
+        self.take(plan, f"load {path}")
         return plan
 
     def launch(self, backend: str = "auto", **options: Any) -> Executable:

@@ -24,7 +24,7 @@ from alpaviz.inter import (
 from alpaviz.intra.restrict import find_pinned_layer
 from alpaviz.pin_checks import check_pins
 from alpaviz.pins import Pin, PinKind
-from alpaviz.plan import Plan, SolverReport
+from alpaviz.plan import Plan, SolverReport, StagePlan
 from alpaviz.plan_builder import ChosenStage, build_plan
 from alpaviz.plan_diff import format_bytes
 from alpaviz.planner_options import PlannerOptions
@@ -44,7 +44,7 @@ class PlanningSession:
         self.program, self.cluster, self.options = program, cluster, options
         self._pool = pool or SolverPool(options.solver)
         self.candidates = StageCandidates(program, cluster, options, self._pool)
-        self._chosen: tuple[ChosenStage, ...] = ()
+        self._chosen: dict[int, tuple[tuple[StagePlan, ...], tuple[ChosenStage, ...]]] = {}
 
     def solve(
         self,
@@ -92,8 +92,18 @@ class PlanningSession:
             pins=pins,
             report=result,
         )
-        self._chosen = chosen
+        self._remember(plan, chosen)
         return plan
+
+    def _remember(self, plan: Plan, chosen: tuple[ChosenStage, ...]) -> None:
+        """Keep what `plan` was made from. A plan is known by its stages, which copies with another report share."""
+        self._chosen[id(plan.stages)] = plan.stages, chosen
+
+    def _recall(self, plan: Plan, what: str) -> tuple[ChosenStage, ...]:
+        known = self._chosen.get(id(plan.stages))
+        if known is None:
+            raise PinError(f"{what} are known for plans that were found in this session: solve this one again.")
+        return known[1]
 
     def _take(self, pricing: CandidatePricing, chosen: ChosenRange) -> ChosenStage:
         option = self.candidates.options_by_mesh[chosen.option]
@@ -214,19 +224,18 @@ class PlanningSession:
                 kept = without
         return kept
 
-    def list_alternatives(self, op_name: str, pins: Sequence[Pin]) -> tuple[Alternative, ...]:
-        """What else could be decided for an op of the last plan."""
-        if not self._chosen:
-            raise PinError("Alternatives are known after a solve: call planner.solve() first.")
-        return list_alternatives(self.program, self._chosen, pins, op_name, self.program.num_microbatches)
+    def list_alternatives(self, plan: Plan, op_name: str, pins: Sequence[Pin]) -> tuple[Alternative, ...]:
+        """What else could be decided for an op of `plan`, which was found here."""
+        chosen = self._recall(plan, "Alternatives")
+        return list_alternatives(self.program, chosen, pins, op_name, self.program.num_microbatches)
 
     def vary(self, plan: Plan, stage: int) -> StageVariants:
-        """Variants of a stage of `plan`, which is the last one that was found here."""
-        if not self._chosen or len(self._chosen) != len(plan.stages):
-            raise AlpaVizError("Variants are known after a solve: call planner.solve() first.")
+        """Variants of a stage of `plan`, which was found here; they count as found here too."""
+        chosen = self._recall(plan, "Variants")
         if not 0 <= stage < len(plan.stages):
             raise AlpaVizError(f"The plan has stages 0 to {len(plan.stages) - 1}, not {stage}.")
-        return StageVariants(self.program, self.cluster, plan, self._chosen, stage, self.candidates.memory_limit)
+        limit = self.candidates.memory_limit
+        return StageVariants(self.program, self.cluster, plan, chosen, stage, limit, self._remember)
 
     def list_twins(self, op_name: str) -> tuple[str, ...]:
         """Names of the ops that stand at the same place in equal layers, the op itself included."""
