@@ -178,9 +178,10 @@ class Planner:
         return tuple(snapshot.label for snapshot in self._history)
 
     @property
-    def position(self) -> int:
-        """Where in `history` the planner is; undo takes this entry back."""
-        return self._position
+    def last_change(self) -> str:
+        """The entry of `history` that undo takes back."""
+        with self._lock:
+            return self._history[self._position].label
 
     @property
     def measured(self) -> dict[int, dict[str, float]] | None:

@@ -131,7 +131,7 @@ def test_a_variant_that_is_taken_is_the_plan_and_undo_goes_back() -> None:
 
 def test_history_says_which_variant_was_taken() -> None:
     planner, _ = take_the_smallest()
-    assert planner.history[planner.position] == "least memory"
+    assert planner.last_change == planner.history[-1] == "least memory"
 
 
 def test_a_variant_that_is_taken_is_compared_with_the_plan_before() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from alpaviz import plan, planner_state
+from alpaviz import plan, planner_state, stage_variants
 from alpaviz.cluster import description
 from alpaviz.pins import Pin, PinKind
 from alpaviz.planner_state import PlannerState
+from alpaviz.widget import variant_offers
 
 MODEL = Path(__file__).parents[2] / "extension/src/model"
 TWINS = [
@@ -19,6 +20,8 @@ TWINS = [
                        "Transfer", "StepEstimate", "ProgramSummary", "PlanTry", "SolverReport", "Plan")),
     ("cluster.ts", description, ("DeviceType", "Link", "Host", "Cluster")),
     ("planner-state.ts", planner_state, ("SolveProgress", "Alternative")),
+    ("variants.ts", stage_variants, ("Regret",)),
+    ("variants.ts", variant_offers, ("OfferedVariant", "OfferedVariants")),
 ]  # fmt: skip
 
 
