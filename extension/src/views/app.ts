@@ -1,4 +1,5 @@
 /** All views around one store, in one element. */
+import type { Answer, AnswerAction, Topic } from '../logic/answers';
 import type { Action, AppState, Store } from '../logic/store';
 import type { Alternative } from '../model/planner-state';
 import { CompareView } from './compare';
@@ -99,6 +100,21 @@ export class App implements ViewContext {
     if (this.host === null) return;
     this.dispatch({ type: 'notice', notice: null });
     this.host.request(method, params).catch((error: Error) => this.dispatch({ type: 'notice', notice: error.message }));
+  }
+
+  question(topic: Topic, subject: string | number, params: Record<string, unknown>): void {
+    if (this.host === null) return;
+    const asked: Answer<never> = { subject, state: 'asked' };
+    const put = (answer: Answer<unknown>): void => {
+      // Another question, op or plan may have come meanwhile: then nobody waits for this answer.
+      const isAwaited = this.store.state.answers[topic] === asked || answer === asked;
+      if (isAwaited) this.dispatch({ type: 'answer', topic, answer } as AnswerAction);
+    };
+    put(asked);
+    this.host.request(topic, params).then(
+      (value) => put({ subject, state: 'known', value }),
+      (error: Error) => put({ subject, state: 'refused', message: error.message }),
+    );
   }
 
   private update(state: AppState, before: AppState | null): void {
