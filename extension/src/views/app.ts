@@ -13,6 +13,7 @@ import { PinsView } from './pins';
 import { ProgramView } from './program';
 import { StagesView } from './stages';
 import { TimelineView } from './timeline';
+import { VariantsView } from './variants';
 import type { PlannerHost, View, ViewContext } from './view';
 
 /** What an element of ours keeps from the notebook around it: keys would cut cells, shift-click would select them. */
@@ -50,7 +51,8 @@ export class App implements ViewContext {
     const inspector = new InspectorView(this);
     const pins = new PinsView(this);
     const compare = new CompareView();
-    this.views = [header, map, stages, layers, program, inspector, timeline, pins, compare];
+    const variants = new VariantsView(this);
+    this.views = [header, map, stages, layers, program, inspector, timeline, variants, pins, compare];
 
     const mapPanel = makePanel('map', 'Map');
     mapPanel.body.append(h('div', { class: 'ap-map-grid' }, map.node, stages.node), layers.node);
@@ -62,6 +64,10 @@ export class App implements ViewContext {
     const timelinePanel = makePanel('timeline', 'Timeline');
     timelinePanel.body.append(timeline.node);
     timelinePanel.tools.append(timeline.tools);
+    const variantsPanel = makePanel('variants', 'Variants');
+    variantsPanel.body.append(variants.node);
+    // Only a planner finds variants.
+    variantsPanel.node.hidden = host === null;
     const pinsPanel = makePanel('pins', 'Pins');
     pinsPanel.body.append(pins.node);
     const comparePanel = makePanel('compare', 'Compared with the plan before');
@@ -75,6 +81,7 @@ export class App implements ViewContext {
       mapPanel.node,
       h('div', { class: 'ap-columns' }, programPanel.node, inspectorPanel.node),
       timelinePanel.node,
+      variantsPanel.node,
       h('div', { class: 'ap-columns ap-columns-even' }, pinsPanel.node, comparePanel.node),
     );
     this.node = h(
