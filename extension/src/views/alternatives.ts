@@ -113,14 +113,13 @@ export class AlternativesView implements View {
         : [{ title: 'Δ step', class: 'ap-number' }]),
       { title: 'compute', class: 'ap-number' },
       { title: 'comm.', class: 'ap-number' },
-      ...(isExact ? [] : [{ title: 'memory', class: 'ap-number' }]),
-      { title: 'result' },
+      ...(isExact ? [] : [{ title: 'memory', class: 'ap-number' }, { title: 'result' }]),
       { title: 'pin' },
     ];
     const cells = ranked.map(({ alternative, exact }, i) => [
       h(
         'span',
-        { class: 'ap-code ap-strategy' },
+        { class: 'ap-code ap-strategy', title: wordSpecs(alternative) },
         alternative.strategy,
         alternative.is_chosen && h('span', { class: 'ap-mark' }, icon('check'), 'chosen'),
       ),
@@ -132,8 +131,7 @@ export class AlternativesView implements View {
       ),
       formatSeconds(alternative.compute_s),
       formatSeconds(alternative.communication_s),
-      ...(isExact ? [] : [drawMemory(alternative, now, capacity)]),
-      drawSpecs(alternative),
+      ...(isExact ? [] : [drawMemory(alternative, now, capacity), drawSpecs(alternative)]),
       this.makePin(op, alternative, exact, state, i),
     ]);
     return table('Alternatives of this op', columns, cells, (i) => ({
@@ -227,7 +225,11 @@ function drawMemory({ memory_bytes, is_chosen }: Alternative, now: number, capac
   );
 }
 
-function drawSpecs({ input_specs, output_specs }: Alternative): HTMLElement {
-  const results = output_specs.map(formatSpec).join(', ');
-  return h('span', { class: 'ap-code', title: `${input_specs.map(formatSpec).join(', ')} → ${results}` }, results);
+function drawSpecs(alternative: Alternative): HTMLElement {
+  const results = alternative.output_specs.map(formatSpec).join(', ');
+  return h('span', { class: 'ap-code', title: wordSpecs(alternative) }, results);
+}
+
+function wordSpecs({ input_specs, output_specs }: Alternative): string {
+  return `${input_specs.map(formatSpec).join(', ')} → ${output_specs.map(formatSpec).join(', ')}`;
 }

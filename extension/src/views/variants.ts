@@ -125,10 +125,10 @@ export class VariantsView implements View {
     const columns = [
       ...(isRanked ? [{ title: '#', class: 'ap-number' }] : []),
       { title: 'step', class: 'ap-number' },
-      { title: 'against before', class: 'ap-number' },
-      { title: 'stage, a microbatch', class: 'ap-number' },
-      { title: 'memory a device', class: 'ap-number' },
-      { title: 'what differs' },
+      { title: 'Δ step', class: 'ap-number' },
+      { title: 'microbatch', class: 'ap-number' },
+      { title: 'memory', class: 'ap-number' },
+      { title: 'differs in' },
       { title: 'take' },
     ];
     const rows = variants.map((variant, i) => [
