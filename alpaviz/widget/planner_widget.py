@@ -6,9 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from alpaviz.errors import AlpaVizError, PinError
+from alpaviz.errors import AlpaVizError, PinError, PlanMismatchError
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
+from alpaviz.plan_explanation import list_costly_decisions
 from alpaviz.planner_state import PlannerState
 from alpaviz.widget.bundle import make_bundle
 from alpaviz.widget.loop_hop import LoopHop
@@ -125,6 +126,7 @@ class PlannerWidget(PlanWidget):
             "redo": self._planner.redo,
             "take": lambda: self._offers.take(params["variant"]),
             "bundle": lambda: make_bundle(self._sent_plan),
+            "explanation": lambda: self._explain(False, lambda: False),
             "alternatives": lambda: to_page(self._planner.alternatives(params["op"])),
         }
         action = actions.get(str(method))
@@ -145,9 +147,10 @@ class PlannerWidget(PlanWidget):
             "regrets": lambda should_stop: self._find_regrets(params["op"], should_stop),
             "front": lambda should_stop: self._find_variants("front", params["stage"], should_stop),
             "cheapest": lambda should_stop: self._find_variants("cheapest", params["stage"], should_stop),
+            "explanation": lambda should_stop: self._explain(True, should_stop),
         }
         work = works.get(method)
-        if work is None:
+        if work is None or params.get("with_regrets") is False:  # an explanation without them takes no solver
             return None
         if self._planner.state == PlannerState.SOLVING:
             return method, _refuse
@@ -158,6 +161,17 @@ class PlannerWidget(PlanWidget):
         stage = next((planned.stage for planned in plan.ops if planned.name == op), 0) if plan is not None else 0
         rows = self._planner.variants(stage).regrets(op, should_stop)
         return [drop_infinities(row) for row in to_page(rows)]
+
+    def _explain(self, with_regrets: bool, should_stop: Callable[[], bool]) -> Any:
+        """The sentences on the plan, those of costly decisions with their regrets on request."""
+        plan, planner = self._planner.plan, self._planner
+        if plan is None:
+            raise PlanMismatchError("There is no plan to explain yet: solve first.")
+        regrets = {}
+        for name in list_costly_decisions(plan) if with_regrets else ():
+            stage = next(op.stage for op in plan.ops if op.name == name)
+            regrets[name] = planner.variants(stage).regrets(name, should_stop)
+        return to_page(plan.explain(regrets))
 
     def _find_variants(self, kind: str, stage: int, should_stop: Callable[[], bool]) -> Any:
         offered = to_page(self._offers.find(kind, stage, should_stop))

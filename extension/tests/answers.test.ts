@@ -1,7 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import { keepAnswers, NO_ANSWERS } from '../src/logic/answers';
+import { findTarget, groupSentences } from '../src/logic/explanation';
+import { indexPlan } from '../src/logic/plan-index';
 import { formatShareDelta, measureExcess, rankAlternatives, wordExactCost } from '../src/logic/regrets';
-import { type AppState, initialState, reduce } from '../src/logic/store';
+import { type AppState, initialState, reduce, type Selection } from '../src/logic/store';
+import type { Fragment, Sentence } from '../src/model/explanation';
 import type { Alternative } from '../src/model/planner-state';
 import type { OfferedVariants, Regret } from '../src/model/variants';
 import { makePlan } from './plan';
@@ -91,6 +94,36 @@ describe('exact regrets', () => {
     [0.00001, '+<0.01 %'],
     [0, '±0'],
   ])('%d of a step is %s', (share, text) => expect(plain(formatShareDelta(share))).toBe(text));
+});
+
+describe('explanations', () => {
+  const sentence = (stage: number | null, ...fragments: Fragment[]): Sentence => ({ stage, fragments });
+  const indexed = indexPlan(makePlan());
+
+  it('are grouped by stage, the plan first', () => {
+    const chapters = groupSentences([sentence(null), sentence(0), sentence(1), sentence(0)]);
+    expect(chapters.map((chapter) => [chapter.stage, chapter.sentences.length])).toEqual([
+      [null, 1],
+      [0, 2],
+      [1, 1],
+    ]);
+  });
+
+  it.each([
+    [
+      { kind: 'op', text: 'block_2/mlp/dot_general.0', value: null },
+      { kind: 'op', op: 2 },
+    ],
+    [{ kind: 'op', text: 'gone', value: null }, null],
+    [
+      { kind: 'stage', text: 'stage 1', value: 1 },
+      { kind: 'stage', stage: 1 },
+    ],
+    [{ kind: 'stage', text: 'stage 9', value: 9 }, null],
+    [{ kind: 'seconds', text: '1 s', value: 1 }, null],
+  ] as [Fragment, Selection][])('%j selects %j', (fragment, target) => {
+    expect(findTarget(fragment, indexed)).toEqual(target);
+  });
 });
 
 describe('answers', () => {

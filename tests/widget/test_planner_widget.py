@@ -193,6 +193,32 @@ def test_a_variant_of_another_plan_cannot_be_taken(widget: Sent) -> None:
     assert "ask for variants again" in ask(widget, "take", variant="front 1")["error"]
 
 
+def read_sentence(sentence: dict[str, Any]) -> str:
+    return "".join(fragment["text"] for fragment in sentence["fragments"])
+
+
+def test_explanations_are_sentences_with_links(widget: Sent) -> None:
+    sentences = ask(widget, "explanation", with_regrets=False)["result"]
+    expected = widget._planner.plan.explain()
+    assert [read_sentence(s) for s in sentences] == [s.text for s in expected]
+    ops = {f["text"] for s in sentences for f in s["fragments"] if f["kind"] == "op"}
+    assert ops <= {op.name for op in widget._planner.plan.ops}
+    json.dumps(sentences, allow_nan=False)
+
+
+def test_explanations_tell_regrets_on_request(widget: Sent) -> None:
+    widget._planner.question_s = 0.0
+    sentences = ask(widget, "explanation", with_regrets=True)["result"]
+    told = [s for s in sentences if read_sentence(s).startswith("If ")]
+    assert len(told) == 6, "three ops of each of two stages"
+
+
+def test_without_a_plan_there_is_nothing_to_explain() -> None:
+    empty = Sent(FakePlanner())
+    assert "no plan to explain" in ask(empty, "explanation", with_regrets=False)["error"]
+    empty.close()
+
+
 def test_refusals_are_sentences(widget: Sent) -> None:
     assert ask(widget, "pin", kind="layer_stage", subject=0, choice=1)["error"].startswith(
         "layer 0 cannot be in stage 1"

@@ -4,6 +4,7 @@ import type { Action, AppState, Store } from '../logic/store';
 import type { Alternative } from '../model/planner-state';
 import { CompareView } from './compare';
 import { h } from './dom';
+import { ExplanationView } from './explanation';
 import { HeaderView } from './header';
 import { InspectorView } from './inspector';
 import { LayersView } from './layers';
@@ -52,7 +53,8 @@ export class App implements ViewContext {
     const pins = new PinsView(this);
     const compare = new CompareView();
     const variants = new VariantsView(this);
-    this.views = [header, map, stages, layers, program, inspector, timeline, variants, pins, compare];
+    const explanation = new ExplanationView(this);
+    this.views = [header, map, stages, layers, program, inspector, timeline, variants, explanation, pins, compare];
 
     const mapPanel = makePanel('map', 'Map');
     mapPanel.body.append(h('div', { class: 'ap-map-grid' }, map.node, stages.node), layers.node);
@@ -66,8 +68,10 @@ export class App implements ViewContext {
     timelinePanel.tools.append(timeline.tools);
     const variantsPanel = makePanel('variants', 'Variants');
     variantsPanel.body.append(variants.node);
-    // Only a planner finds variants.
-    variantsPanel.node.hidden = host === null;
+    const explanationPanel = makePanel('explanation', 'Why this plan');
+    explanationPanel.body.append(explanation.node);
+    // Only a planner finds variants and explains.
+    variantsPanel.node.hidden = explanationPanel.node.hidden = host === null;
     const pinsPanel = makePanel('pins', 'Pins');
     pinsPanel.body.append(pins.node);
     const comparePanel = makePanel('compare', 'Compared with the plan before');
@@ -82,6 +86,7 @@ export class App implements ViewContext {
       h('div', { class: 'ap-columns' }, programPanel.node, inspectorPanel.node),
       timelinePanel.node,
       variantsPanel.node,
+      explanationPanel.node,
       h('div', { class: 'ap-columns ap-columns-even' }, pinsPanel.node, comparePanel.node),
     );
     this.node = h(
