@@ -105,7 +105,10 @@ class StageVariants:
         return tuple(self._make_plan(problem, s.choice, s.objective) for s in found)
 
     def front(self, count: int = 12, should_stop: Callable[[], bool] | None = None) -> tuple[FrontPlan, ...]:
-        """Up to `count` plans from the least memory of this stage to its least time, none of them beaten in both."""
+        """Up to `count` plans from the least memory of this stage to its least time, none of them beaten in both.
+
+        Some may need more than `memory_limit`: they show what more memory would bring.
+        """
         if count < 2:
             raise AlpaVizError(f"count must be at least 2, not {count}: a front has two ends.")
         problem = self._build()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from alpaviz.errors import PlanMismatchError
 from alpaviz.plan import Plan, StagePlan
 from alpaviz.plan_diff import DiffRow, compare_plans, format_bytes, format_seconds
+from alpaviz.planner_state import PlannerState
 
 if TYPE_CHECKING:
     from alpaviz.planner import Planner
@@ -89,8 +90,10 @@ class VariantOffers:
         """Make an offered variant the planner's plan.
 
         Raises:
-            PlanMismatchError: it is not on offer any more.
+            PlanMismatchError: it is not on offer any more, or a solve runs that would take its place.
         """
+        if self._planner.state == PlannerState.SOLVING:
+            raise PlanMismatchError("A solve is running: take a variant when it has ended.")
         plan = self._plans.get(key)
         if plan is None:
             raise PlanMismatchError("This variant belongs to a plan that is no longer shown: ask for variants again.")

@@ -193,6 +193,15 @@ def test_a_variant_of_another_plan_cannot_be_taken(widget: Sent) -> None:
     assert "ask for variants again" in ask(widget, "take", variant="front 1")["error"]
 
 
+def test_no_variant_is_taken_while_a_solve_runs(widget: Sent) -> None:
+    ask(widget, "front", stage=0)
+    widget._planner.seconds = 60.0
+    widget._planner.start()
+    reply = ask(widget, "take", variant="front 1")
+    widget._planner.cancel()
+    assert reply["error"] == "A solve is running: take a variant when it has ended."
+
+
 def read_sentence(sentence: dict[str, Any]) -> str:
     return "".join(fragment["text"] for fragment in sentence["fragments"])
 

@@ -169,7 +169,7 @@ export class VariantsView implements View {
   }
 
   private drawDifferences({ num_differences, differences }: OfferedVariant, state: AppState): HTMLElement {
-    if (num_differences === 0) return h('span', { class: 'ap-dim' }, 'nothing');
+    if (num_differences === 0) return h('span', { class: 'ap-dim' }, 'no op, no state');
     const left = num_differences - differences.length;
     return h(
       'details',
