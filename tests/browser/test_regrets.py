@@ -55,6 +55,6 @@ def test_a_search_for_regrets_is_left_or_cancelled_and_blocks_no_cell(notebook: 
     page.locator(".ap-ask-regrets").click()
     page.wait_for_selector(".ap-question >> text=Solving the stage once")
     notebook.run_cell(1)
-    page.locator(".ap-question button").click()
+    page.locator(".ap-alternatives .ap-question button").click()
     page.wait_for_selector(".ap-question >> text=The search was stopped")
     assert page.locator(".ap-ask-regrets").inner_text() == "Ask again"
