@@ -7,7 +7,7 @@ the optimum of its stage under each of its strategies, everything else in the st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from alpaviz.alternatives import find_decision
 from alpaviz.cluster import Cluster
 from alpaviz.errors import AlpaVizError, PinError
 from alpaviz.intra.problem import FloatArray, ShardingProblem, ShardingSolution, SolveStatus
+from alpaviz.intra.realize import StageRealization
 from alpaviz.intra.restrict import find_pinned_layer
 from alpaviz.intra.solvers import find_best_choices, find_forced_optima, find_pareto_front, solve_problem
 from alpaviz.intra.stage_problem import StageProblem
 from alpaviz.intra.stage_solver import TOLERANCE, SolvedStage
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
-from alpaviz.plan_builder import ChosenStage, build_plan
+from alpaviz.plan_builder import ChosenStage, build_plan, realize_stage
 from alpaviz.program.program import Program
 
 _SECONDS = 60.0
@@ -85,6 +86,7 @@ class StageVariants:
     index: int
     memory_limit: float
     remember: Callable[[Plan, tuple[ChosenStage, ...]], None]
+    _others: dict[int, StageRealization] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def stage(self) -> ChosenStage:
@@ -184,6 +186,13 @@ class StageVariants:
         status = SolveStatus.OPTIMAL if objective - solved.bound <= TOLERANCE * objective else SolveStatus.FEASIBLE
         return ShardingSolution(status, solved.choice, objective, min(solved.bound, objective), solved.solver, 0.0)
 
+    def _realize_others(self) -> dict[int, StageRealization]:
+        """All stages but this one: they are the same in every variant."""
+        for index, stage in enumerate(self.chosen):
+            if index != self.index and index not in self._others:
+                self._others[index] = realize_stage(self.program, stage.solver.structure, index, stage, is_alone=False)
+        return self._others
+
     def _make_plan(self, problem: StageProblem, choice: tuple[int, ...], objective: float) -> Plan:
         # The bound stays that of the stage's optimum: a variant is as far from it as it costs more.
         bound = min(self.stage.solved.bound, objective)
@@ -196,7 +205,7 @@ class StageVariants:
         report = replace(self.plan.solver, objective=self.plan.solver.objective + more, notes=notes)
         plan = build_plan(
             self.program, self.stage.solver.structure, self.cluster, stages, schedule=self.plan.schedule,
-            pins=self.plan.pins, report=report,
+            pins=self.plan.pins, report=report, known=self._realize_others(),
         )  # fmt: skip
         self.remember(plan, tuple(stages))
         return plan

@@ -183,3 +183,13 @@ def test_a_step_waits_for_the_slowest_stage() -> None:
     for regret in regrets[1:]:
         slower = regret.stage_s + times[1] + 3 * max(regret.stage_s, times[1])
         assert regret.delta_s == pytest.approx(slower - (sum(times) + 3 * max(times)), rel=1e-6, abs=1e-12)
+
+
+def test_a_variant_leaves_the_other_stages_as_they_are() -> None:
+    step, state, batch = get_model("gpt-tiny", 8)
+    planner = Planner(step, state, batch, cluster="p3.16xlarge:1", num_layers=3, num_microbatches=4)
+    planner.pin_num_stages(2)
+    plan = planner.solve(on_progress=lambda _: None)
+    smallest = planner.variants(1).front(2)[0].plan
+    assert smallest.stages[0] == plan.stages[0]
+    assert [op for op in smallest.ops if op.stage == 0] == [op for op in plan.ops if op.stage == 0]
