@@ -15,7 +15,11 @@ from alpaviz.pins import Pin
 from alpaviz.types import CollectiveKind, DeviceId, MeshAxis, ShardingSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from alpaviz.plan_explanation import Sentence
     from alpaviz.program.program import Program
+    from alpaviz.stage_variants import Regret
     from alpaviz.verify import Verification
 
 PLAN_SCHEMA_VERSION = 1
@@ -285,6 +289,16 @@ class Plan:
     @property
     def num_stages(self) -> int:
         return len(self.stages)
+
+    def explain(self, regrets: Mapping[str, Sequence[Regret]] | None = None) -> tuple[Sentence, ...]:
+        """Why this plan, in sentences; every number in them is the plan's.
+
+        Args:
+            regrets: by name of an op, what `planner.variants(stage).regrets(op)` gives.
+        """
+        from alpaviz.plan_explanation import explain_plan
+
+        return explain_plan(self, regrets)
 
     def verify(self, program: Program, *, timeout_s: float = 600.0) -> Verification:
         """Compile every stage with XLA for virtual CPU devices and compare: collectives, memory, added resharding.

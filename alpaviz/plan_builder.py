@@ -5,7 +5,7 @@ In: the program, the cluster, and for each stage its layers, mesh and solved sha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from alpaviz.cluster import Cluster, place_submeshes
@@ -56,13 +56,19 @@ def build_plan(
     schedule: str,
     pins: tuple[Pin, ...],
     report: SolverReport,
+    known: Mapping[int, StageRealization] | None = None,
 ) -> Plan:
-    """The plan of `chosen`, which are in pipeline order and cover all layers."""
+    """The plan of `chosen`, which are in pipeline order and cover all layers.
+
+    Args:
+        known: by index, stages that were realized before (`realize_stage`), which saves most of their time.
+    """
     rows = len(chosen) // count_chunks(schedule)
     blocks = place_submeshes(cluster, [stage.mesh.submesh for stage in chosen[:rows]])
     placed = [blocks[index % rows] for index in range(len(chosen))]
     realized = [
-        _realize(program, structure, index, stage, is_alone=len(chosen) == 1) for index, stage in enumerate(chosen)
+        (known or {}).get(index) or realize_stage(program, structure, index, stage, is_alone=len(chosen) == 1)
+        for index, stage in enumerate(chosen)
     ]
     stage_of_layer = {
         layer: index for index, stage in enumerate(chosen) for layer in range(stage.first, stage.last + 1)
@@ -83,9 +89,10 @@ def build_plan(
     )  # fmt: skip
 
 
-def _realize(
+def realize_stage(
     program: Program, structure: ProgramStructure, index: int, stage: ChosenStage, *, is_alone: bool
 ) -> StageRealization:
+    """Layouts of all ops and values of one stage; they do not depend on the other stages."""
     realization = StageRealization(
         program, stage.solver.costs, index, structure.deferrals, dict(structure.state_pairs), is_alone=is_alone
     )

@@ -183,6 +183,12 @@ class Planner:
         return tuple(snapshot.label for snapshot in self._history)
 
     @property
+    def last_change(self) -> str:
+        """The entry of `history` that undo takes back."""
+        with self._lock:
+            return self._history[self._position].label
+
+    @property
     def measured(self) -> dict[int, dict[str, float]] | None:
         """Seconds that the stages of a launched plan took, by stage: forward, backward, update, step."""
         return self._measured
@@ -359,7 +365,8 @@ class Planner:
         self.pin(Pin(PinKind.LOGICAL_MESH, stage, shape))
 
     def _list_twins(self, op: str) -> tuple[str, ...]:
-        return self._search.find_session(self.program.num_microbatches, "1f1b").list_twins(op)
+        program = self.program
+        return self._search.find_session(program.num_microbatches, "1f1b").list_twins(op, program)
 
     def _change_pins(self, pins: tuple[Pin, ...], label: str) -> None:
         with self._lock:
@@ -413,7 +420,7 @@ class Planner:
         if self.plan is None:
             raise PinError("Alternatives are known after a solve: call planner.solve() first.")
         session = self._search.find_session(self.plan.num_microbatches, self.plan.schedule)
-        return session.list_alternatives(op, self.pins)
+        return session.list_alternatives(self.plan, op, self.pins)
 
     def variants(self, stage: int = 0) -> StageVariants:
         """What else a stage of the present plan could be: runners-up, time against memory, exact regrets.
@@ -425,6 +432,26 @@ class Planner:
             raise PinError("Variants are known after a solve: call planner.solve() first.")
         session = self._search.find_session(self.plan.num_microbatches, self.plan.schedule)
         return session.vary(self.plan, stage)
+
+    def take(self, plan: Plan, label: str = "take a variant") -> None:
+        """Make `plan`, for instance one of `variants`, the present plan with its pins. Undo goes back.
+
+        Args:
+            label: what `history` says of it.
+
+        Raises:
+            PlanMismatchError: it is for another program or cluster; the present plan is kept.
+        """
+        validate_plan(plan, self._search.find_program_of(plan), self._cluster)
+        with self._lock:
+            before = self._last_plan()
+            del self._history[self._position + 1 :]
+            self._history.append(Snapshot(plan.pins, plan, label))
+            self._position += 1
+            self._previous_plan = before
+            self._measured = None
+            self._settle()
+        self._notify()
 
     def compare(self, other: Plan | None = None) -> PlanDiff | None:
         """What changed from `other` (by default the plan before) to the present plan; None where one is missing."""
@@ -502,15 +529,7 @@ class Planner:
             PlanMismatchError: it was made for another program or cluster. The present plan is kept.
         """
         plan = load_plan(path)
-        validate_plan(plan, self._search.find_program_of(plan), self._cluster)
-        with self._lock:
-            before = self._last_plan()
-            del self._history[self._position + 1 :]
-            self._history.append(Snapshot(plan.pins, plan, f"load {path}"))
-            self._position += 1
-            self._previous_plan = before
-            self._settle()
-        self._notify()
+        self.take(plan, f"load {path}")
         return plan
 
     def launch(self, backend: str = "auto", **options: Any) -> Executable:

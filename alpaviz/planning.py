@@ -26,12 +26,13 @@ from alpaviz.intra.restrict import find_pinned_layer
 from alpaviz.memory_advice import describe_needs, list_remedies
 from alpaviz.pin_checks import check_pins
 from alpaviz.pins import Pin, PinKind
-from alpaviz.plan import Plan, SolverReport
+from alpaviz.plan import Plan, SolverReport, StagePlan
 from alpaviz.plan_builder import ChosenStage, build_plan
 from alpaviz.plan_diff import format_bytes, spell_layers
 from alpaviz.planner_options import PlannerOptions
 from alpaviz.planner_state import Alternative
 from alpaviz.program.program import Program
+from alpaviz.program.recompute import RECOMPUTE
 from alpaviz.solver_pool import SolverPool
 from alpaviz.stage_candidates import CandidatePricing, Report, Restrict, StageCandidates, stop_if
 from alpaviz.stage_recomputation import move_to_program
@@ -47,8 +48,7 @@ class PlanningSession:
         self.program, self.cluster, self.options = program, cluster, options
         self._pool = pool or SolverPool(options.solver)
         self.candidates = StageCandidates(program, cluster, options, self._pool)
-        self._chosen: tuple[ChosenStage, ...] = ()
-        self._chosen_program = program
+        self._chosen: dict[int, tuple[tuple[StagePlan, ...], tuple[ChosenStage, ...]]] = {}
 
     def solve(
         self,
@@ -100,8 +100,18 @@ class PlanningSession:
         plan = build_plan(
             program, structure, self.cluster, chosen, schedule=self.options.schedule, pins=pins, report=result
         )
-        self._chosen, self._chosen_program = chosen, program
+        self._remember(plan, chosen)
         return plan
+
+    def _remember(self, plan: Plan, chosen: tuple[ChosenStage, ...]) -> None:
+        """Keep what `plan` was made from. A plan is known by its stages, which copies with another report share."""
+        self._chosen[id(plan.stages)] = plan.stages, chosen
+
+    def _recall(self, plan: Plan, what: str) -> tuple[ChosenStage, ...]:
+        known = self._chosen.get(id(plan.stages))
+        if known is None:
+            raise PinError(f"{what} are known for plans that were found in this session: solve this one again.")
+        return known[1]
 
     def _take(self, pricing: CandidatePricing, chosen: ChosenRange) -> ChosenStage:
         option = self.candidates.options_by_mesh[chosen.option]
@@ -240,25 +250,26 @@ class PlanningSession:
                 kept = without
         return kept
 
-    def list_alternatives(self, op_name: str, pins: Sequence[Pin]) -> tuple[Alternative, ...]:
-        """What else could be decided for an op of the last plan."""
-        if not self._chosen:
-            raise PinError("Alternatives are known after a solve: call planner.solve() first.")
-        return list_alternatives(self._chosen_program, self._chosen, pins, op_name, self.program.num_microbatches)
+    def list_alternatives(self, plan: Plan, op_name: str, pins: Sequence[Pin]) -> tuple[Alternative, ...]:
+        """What else could be decided for an op of `plan`, which was found here."""
+        chosen = self._recall(plan, "Alternatives")
+        return list_alternatives(chosen[0].solver.program, chosen, pins, op_name, self.program.num_microbatches)
 
     def vary(self, plan: Plan, stage: int) -> StageVariants:
-        """Variants of a stage of `plan`, which is the last one that was found here."""
-        if not self._chosen or len(self._chosen) != len(plan.stages):
-            raise AlpaVizError("Variants are known after a solve: call planner.solve() first.")
+        """Variants of a stage of `plan`, which was found here; they count as found here too."""
+        chosen = self._recall(plan, "Variants")
         if not 0 <= stage < len(plan.stages):
             raise AlpaVizError(f"The plan has stages 0 to {len(plan.stages) - 1}, not {stage}.")
-        return StageVariants(
-            self._chosen_program, self.cluster, plan, self._chosen, stage, self.candidates.memory_limit
-        )
+        program, limit = chosen[0].solver.program, self.candidates.memory_limit
+        return StageVariants(program, self.cluster, plan, chosen, stage, limit, self._remember)
 
-    def list_twins(self, op_name: str) -> tuple[str, ...]:
-        """Names of the ops that stand at the same place in equal layers, the op itself included."""
-        program = self._chosen_program
+    def list_twins(self, op_name: str, present: Program) -> tuple[str, ...]:
+        """Names of the ops that stand at the same place in equal layers, the op itself included.
+
+        Args:
+            present: the program of the present plan, whose recomputed layers have ops that the traced one lacks.
+        """
+        program = present if op_name.startswith(RECOMPUTE) else self.program
         layer = find_pinned_layer(program, Pin(PinKind.STRATEGY, op_name, ""))
         instances = self._pool.find_structure(program).instances
         instance = instances[layer]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from alpaviz import Planner
 from alpaviz.errors import AlpaVizError, PinError
 from alpaviz.models import get_model
 from alpaviz.pins import Pin, PinKind
-from alpaviz.stage_variants import StageVariants
+from alpaviz.stage_variants import FrontPlan, StageVariants
 
 OP = "block_1/mlp/dot_general.0"
 
@@ -91,3 +92,104 @@ def test_a_stage_that_is_not_there_is_named() -> None:
     planner, _ = find_variants()
     with pytest.raises(AlpaVizError, match="stages 0 to 0, not 3"):
         planner.variants(3)
+
+
+def test_a_regret_says_the_memory_of_a_choice_that_takes_its_time() -> None:
+    _, variants = find_variants()
+    worst = max(variants.regrets(OP), key=lambda regret: regret.stage_s)
+    pinned = make_planner()
+    pinned.pin(Pin(PinKind.STRATEGY, OP, worst.strategy))
+    pinned.solve(on_progress=lambda _: None)
+    stage = pinned.variants().stage
+    assert stage.solved.price is not None
+    assert worst.stage_bytes == pytest.approx(stage.solved.price.count_bytes(stage.in_flight), rel=1e-9)
+
+
+def test_exact_regrets_have_no_gap() -> None:
+    _, variants = find_variants()
+    assert all(regret.gap == 0 for regret in variants.regrets(OP) if regret.is_exact)
+
+
+def take_the_smallest() -> tuple[Planner, FrontPlan]:
+    """A planner of its own, whose present plan is the one of least memory."""
+    planner = make_planner()
+    planner.solve(on_progress=lambda _: None)
+    smallest = planner.variants().front(2)[0]
+    planner.take(smallest.plan, "least memory")
+    return planner, smallest
+
+
+def test_a_variant_that_is_taken_is_the_plan_and_undo_goes_back() -> None:
+    planner = make_planner()
+    solved = planner.solve(on_progress=lambda _: None)
+    variant = planner.variants().cheapest(2)[1]
+    planner.take(variant, "second best")
+    taken = planner.plan
+    planner.undo()
+    assert (taken, planner.plan) == (variant, solved)
+
+
+def test_history_says_which_variant_was_taken() -> None:
+    planner, _ = take_the_smallest()
+    assert planner.last_change == planner.history[-1] == "least memory"
+
+
+def test_a_variant_that_is_taken_is_compared_with_the_plan_before() -> None:
+    planner, smallest = take_the_smallest()
+    difference = planner.compare()
+    assert difference is not None
+    assert difference.step_after_s == smallest.plan.estimate.step_s
+
+
+def test_alternatives_of_a_variant_mark_its_own_choice() -> None:
+    planner, smallest = take_the_smallest()
+    decided = {op.name: op.strategy for op in smallest.plan.ops if op.is_decision and op.primitive == "dot_general"}
+    found = {name: planner.alternatives(name)[0] for name in decided}
+    assert all(first.is_chosen for first in found.values())
+    assert {name: first.strategy for name, first in found.items()} == decided
+
+
+def test_variants_of_a_variant_begin_with_the_optimum_again() -> None:
+    planner, smallest = take_the_smallest()
+    best = planner.variants().cheapest(1)[0]
+    assert best.solver.objective < smallest.plan.solver.objective
+    assert best.stages[0].objective == pytest.approx(best.stages[0].bound, rel=1e-5)
+
+
+def test_a_variant_says_how_far_it_is_from_the_optimum() -> None:
+    planner, smallest = take_the_smallest()
+    stage = smallest.plan.stages[0]
+    assert stage.bound < stage.objective
+    assert "of the bound" in planner.message
+
+
+def test_a_plan_from_a_file_has_no_variants_until_it_is_solved(tmp_path: Path) -> None:
+    planner = make_planner()
+    planner.solve(on_progress=lambda _: None)
+    planner.save(tmp_path / "saved.alpaplan.json")
+    planner.load(tmp_path / "saved.alpaplan.json")
+    with pytest.raises(PinError, match="solve this one again"):
+        planner.variants()
+
+
+def test_a_step_waits_for_the_slowest_stage() -> None:
+    step, state, batch = get_model("gpt-tiny", 8)
+    planner = Planner(step, state, batch, cluster="p3.16xlarge:1", num_layers=3, num_microbatches=4)
+    planner.pin_num_stages(2)
+    planner.solve(on_progress=lambda _: None)
+    variants = planner.variants(0)
+    times = [stage.solved.objective for stage in variants.chosen]
+    regrets = variants.regrets("block_0/mlp/dot_general.0")
+    for regret in regrets[1:]:
+        slower = regret.stage_s + times[1] + 3 * max(regret.stage_s, times[1])
+        assert regret.delta_s == pytest.approx(slower - (sum(times) + 3 * max(times)), rel=1e-6, abs=1e-12)
+
+
+def test_a_variant_leaves_the_other_stages_as_they_are() -> None:
+    step, state, batch = get_model("gpt-tiny", 8)
+    planner = Planner(step, state, batch, cluster="p3.16xlarge:1", num_layers=3, num_microbatches=4)
+    planner.pin_num_stages(2)
+    plan = planner.solve(on_progress=lambda _: None)
+    smallest = planner.variants(1).front(2)[0].plan
+    assert smallest.stages[0] == plan.stages[0]
+    assert [op for op in smallest.ops if op.stage == 0] == [op for op in plan.ops if op.stage == 0]

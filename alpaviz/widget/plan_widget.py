@@ -15,7 +15,10 @@ from alpaviz.widget.assets import read_module, read_styles
 from alpaviz.widget.bundle import make_bundle
 from alpaviz.widget.packed_plan import pack_plan
 
-_READ_ONLY = {"state": "solved", "message": "", "progress": None, "can_undo": False, "can_redo": False}
+_READ_ONLY = {
+    "state": "solved", "message": "", "progress": None, "can_undo": False, "can_redo": False, "last_change": "",
+    "variant": None,
+}  # fmt: skip
 
 
 def word_pins(pins: tuple[Pin, ...]) -> list[dict[str, Any]]:
@@ -28,7 +31,8 @@ class PlanWidget(anywidget.AnyWidget):
 
     Traits (all of them the kernel's; the page only sends messages):
         plan_data: the plan as `pack_plan` writes it; empty before there is one.
-        status: state, message, progress, can_undo, can_redo.
+        status: state, message, progress, can_undo, can_redo, last_change (what undo takes back), variant (which of
+            those that the page was offered the plan is).
         pins: kind, subject, choice and sentence of each.
         changes: a `PlanDiff` against the plan before, or None.
         measured: seconds that stages took, by stage number as text, or None.

@@ -6,13 +6,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from alpaviz.errors import AlpaVizError
+from alpaviz.errors import AlpaVizError, PinError, PlanMismatchError
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
+from alpaviz.plan_explanation import list_costly_decisions
+from alpaviz.planner_state import PlannerState
 from alpaviz.widget.bundle import make_bundle
 from alpaviz.widget.loop_hop import LoopHop
 from alpaviz.widget.packed_plan import pack_plan
 from alpaviz.widget.plan_widget import PlanWidget, to_page, word_pins
+from alpaviz.widget.questions import Questions, Work
+from alpaviz.widget.variant_offers import VariantOffers, drop_infinities
 
 if TYPE_CHECKING:
     from alpaviz.planner import Planner
@@ -24,11 +28,16 @@ def _read_pin(params: dict[str, Any]) -> Pin:
     return Pin(PinKind(params["kind"]), params["subject"], params["choice"])
 
 
+def _refuse(should_stop: Callable[[], bool]) -> None:
+    raise PinError("A solve is running: ask again when it has ended.")
+
+
 class PlannerWidget(PlanWidget):
     """Shows `planner` live: progress, plan, alternatives, pins, what changed.
 
     Traits are set on the kernel's event loop only, at most ten times a second. The page's requests run one after the
-    other in a thread of the widget's own, so the kernel stays free; `cancel` runs at once.
+    other in a thread of the widget's own, so the kernel stays free; questions that take the solver seconds have
+    another, and end when the plan changes or a solve begins. `cancel` runs at once.
     """
 
     def __init__(self, planner: Planner) -> None:
@@ -37,6 +46,8 @@ class PlannerWidget(PlanWidget):
         self._compared: tuple[Plan | None, Plan | None] = (None, None)
         self._display_id: str | None = None
         self._worker: ThreadPoolExecutor | None = None
+        self._questions = Questions()
+        self._offers = VariantOffers(planner)
         super().__init__(is_read_only=False)
         self._hop = LoopHop(self._take_over)
         self._take_over()
@@ -51,6 +62,7 @@ class PlannerWidget(PlanWidget):
         if self._worker is not None:
             self._worker.shutdown(wait=False, cancel_futures=True)
             self._worker = None
+        self._questions.close()
         super().close()
 
     # From the planner to the page.
@@ -59,6 +71,8 @@ class PlannerWidget(PlanWidget):
         """Bring the traits in line with the planner."""
         planner = self._planner
         plan = planner.plan
+        if plan is not self._sent_plan or planner.state == PlannerState.SOLVING:
+            self._questions.stop()
         with self.hold_sync():
             if plan is not self._sent_plan:
                 self._sent_plan = self._plan = plan
@@ -73,6 +87,8 @@ class PlannerWidget(PlanWidget):
                 "progress": to_page(planner.progress),
                 "can_undo": planner.can_undo,
                 "can_redo": planner.can_redo,
+                "last_change": planner.last_change,
+                "variant": self._offers.find_key(plan),
             }
 
     def _find_changes(self) -> dict[str, Any] | None:
@@ -94,7 +110,12 @@ class PlannerWidget(PlanWidget):
     def _receive(self, widget: PlannerWidget, content: dict[str, Any], buffers: list[bytes]) -> None:
         method, params, number = content.get("method"), content.get("params") or {}, content.get("id")
         if method == "cancel":
-            self._answer(number, self._planner.cancel)
+            self._answer(number, self._cancel)
+            return
+        question = self._find_question(str(method), params)
+        if question is not None:
+            topic, work = question
+            self._questions.ask(topic, work, lambda answer: self._answer(number, answer))
             return
         actions: dict[str, Callable[[], Any]] = {
             "solve": lambda: self._planner.start() and None,
@@ -103,7 +124,9 @@ class PlannerWidget(PlanWidget):
             "clear_pins": self._planner.clear_pins,
             "undo": self._planner.undo,
             "redo": self._planner.redo,
+            "take": lambda: self._offers.take(params["variant"]),
             "bundle": lambda: make_bundle(self._sent_plan),
+            "explanation": lambda: self._explain(False, lambda: False),
             "alternatives": lambda: to_page(self._planner.alternatives(params["op"])),
         }
         action = actions.get(str(method))
@@ -113,6 +136,47 @@ class PlannerWidget(PlanWidget):
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="alpaviz-widget")
         self._worker.submit(self._answer, number, action)
+
+    def _cancel(self) -> None:
+        self._questions.stop()
+        self._planner.cancel()
+
+    def _find_question(self, method: str, params: dict[str, Any]) -> tuple[str, Work] | None:
+        """Topic and work of a request that the solver answers; None for others."""
+        works: dict[str, Work] = {
+            "regrets": lambda should_stop: self._find_regrets(params["op"], should_stop),
+            "front": lambda should_stop: self._find_variants("front", params["stage"], should_stop),
+            "cheapest": lambda should_stop: self._find_variants("cheapest", params["stage"], should_stop),
+            "explanation": lambda should_stop: self._explain(True, should_stop),
+        }
+        work = works.get(method)
+        if work is None or params.get("with_regrets") is False:  # an explanation without them takes no solver
+            return None
+        if self._planner.state == PlannerState.SOLVING:
+            return method, _refuse
+        return method, work
+
+    def _find_regrets(self, op: str, should_stop: Callable[[], bool]) -> list[dict[str, Any]]:
+        plan = self._planner.plan
+        stage = next((planned.stage for planned in plan.ops if planned.name == op), 0) if plan is not None else 0
+        rows = self._planner.variants(stage).regrets(op, should_stop)
+        return [drop_infinities(row) for row in to_page(rows)]
+
+    def _explain(self, with_regrets: bool, should_stop: Callable[[], bool]) -> Any:
+        """The sentences on the plan, those of costly decisions with their regrets on request."""
+        plan, planner = self._planner.plan, self._planner
+        if plan is None:
+            raise PlanMismatchError("There is no plan to explain yet: solve first.")
+        regrets = {}
+        for name in list_costly_decisions(plan) if with_regrets else ():
+            stage = next(op.stage for op in plan.ops if op.name == name)
+            regrets[name] = planner.variants(stage).regrets(name, should_stop)
+        return to_page(plan.explain(regrets))
+
+    def _find_variants(self, kind: str, stage: int, should_stop: Callable[[], bool]) -> Any:
+        offered = to_page(self._offers.find(kind, stage, should_stop))
+        self._hop.request()  # which of them is the plan has changed
+        return offered
 
     def _answer(self, number: Any, action: Callable[[], Any]) -> None:
         try:

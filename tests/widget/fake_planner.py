@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -12,8 +13,13 @@ from alpaviz.errors import PinError
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
 from alpaviz.planner_state import Alternative, PlannerState, SolveProgress
+from alpaviz.stage_variants import FrontPlan, Regret
 from alpaviz.types import to_spec
 from tests.widget.synthetic_plan import make_plan
+
+STRATEGIES = ("b:x n:y", "b:x k:y", "b:x", "n:x k:y", "b:xy", "n:xy", "whole")
+CHANGED = "block_3/mlp/dot_general.0"
+"""The op that the slower variants decide another way."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,58 @@ class FakeDiff:
     step_after_s: float
     summary: tuple[str, ...]
     rows: tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True)
+class FakeVariants:
+    """Answers after `seconds`, or when it is stopped."""
+
+    plan: Plan
+    index: int
+    seconds: float
+    memory_limit: float = 15e9
+
+    def _work(self, should_stop: Callable[[], bool]) -> None:
+        end = time.monotonic() + self.seconds
+        while time.monotonic() < end and not should_stop():
+            time.sleep(0.01)
+
+    def regrets(self, op: str, should_stop: Callable[[], bool]) -> tuple[Regret, ...]:
+        self._work(should_stop)
+        found = next(o for o in self.plan.ops if o.name == op)
+        if not found.is_decision:
+            raise PinError(f"op {op} follows a neighbour: there is nothing to decide.")
+        others = [name for name in STRATEGIES if name != found.strategy]
+        step_s = self.plan.estimate.step_s
+        rows = [Regret(found.strategy, 0.12, 0.0, 0.0, True, True, 0.0, 10.7e9)]
+        for i, name in enumerate(others):
+            # From the last to the first, so that the order of exact regrets is not that of the quick ones.
+            share, is_exact = 0.032 * (len(others) - i), i != 1
+            gap = 0.0 if is_exact else 0.004
+            rows.append(
+                Regret(name, 0.12 * (1 + share), share * step_s, share, False, is_exact, gap, 10.7e9 - 1.1e9 * i)
+            )
+        return (*rows, Regret("never", math.inf, math.inf, math.inf, False, True, 0.0, None))
+
+    def _make(self, factor: float, num_bytes: float) -> Plan:
+        stage = self.plan.stages[self.index]
+        more = num_bytes - (stage.memory.total_bytes - stage.memory.temporary_bytes)
+        memory = replace(stage.memory, activations_bytes=stage.memory.activations_bytes + more)
+        changed = replace(stage, objective=stage.objective * factor, memory=memory)
+        stages = (*self.plan.stages[: self.index], changed, *self.plan.stages[self.index + 1 :])
+        ops = tuple(replace(op, strategy="b:xy") if factor > 1 and op.name == CHANGED else op for op in self.plan.ops)
+        estimate = replace(self.plan.estimate, step_s=self.plan.estimate.step_s * factor)
+        return replace(self.plan, stages=stages, ops=ops, estimate=estimate)
+
+    def front(self, count: int, should_stop: Callable[[], bool]) -> tuple[FrontPlan, ...]:
+        self._work(should_stop)
+        points = [(1.31, 6.2e9), (1.16, 7.4e9), (1.07, 8.8e9), (1.02, 10.1e9), (1.0, 10.7e9), (0.97, 16.2e9)]
+        stage_s = self.plan.stages[self.index].objective
+        return tuple(FrontPlan(self._make(f, size), f * stage_s, size, f != 1.07) for f, size in points)
+
+    def cheapest(self, count: int, should_stop: Callable[[], bool]) -> tuple[Plan, ...]:
+        self._work(should_stop)
+        return tuple(self._make(1 + 0.001 * i, 10.7e9 + 2e7 * i) for i in range(count))
 
 
 class FakePlanner:
@@ -44,7 +102,9 @@ class FakePlanner:
         self.previous_plan: Plan | None = None
         self.measured: dict[int, dict[str, float]] | None = None
         self.calls: list[str] = []
+        self.question_s = 0.2
         self._history: list[tuple[Pin, ...]] = [()]
+        self._taken: dict[int, tuple[Plan, str]] = {}
         self._position = 0
         self._subscribers: list[Callable[[], None]] = []
         self._stop = threading.Event()
@@ -59,6 +119,10 @@ class FakePlanner:
     @property
     def can_undo(self) -> bool:
         return self._position > 0
+
+    @property
+    def last_change(self) -> str:
+        return self._taken[self._position][1] if self._position in self._taken else "a pin"
 
     @property
     def can_redo(self) -> bool:
@@ -121,7 +185,17 @@ class FakePlanner:
         self._position += 1
         self._settle()
 
+    def take(self, plan: Plan, label: str) -> None:
+        self.calls.append(label)
+        if self._position == 0 and self.plan is not None:
+            self._taken[0] = self.plan, "solve"
+        self.previous_plan, self.plan = self.plan, plan
+        self._taken[self._position + 1] = plan, label
+        self._change(self.pins)
+
     def _settle(self) -> None:
+        if self._position in self._taken:
+            self.plan = self._taken[self._position][0]
         if self.plan is not None:
             is_same = self.plan.pins == self.pins
             self.state = PlannerState.SOLVED if is_same else PlannerState.STALE
@@ -155,10 +229,7 @@ class FakePlanner:
         found = next(o for o in self.plan.ops if o.name == op)
         if not found.is_decision:
             raise PinError(f"op {op} follows a neighbour: there is nothing to decide.")
-        names = [
-            found.strategy,
-            *(s for s in ("b:x n:y", "b:x k:y", "b:x", "n:x k:y", "b:xy", "n:xy", "whole") if s != found.strategy),
-        ]
+        names = [found.strategy, *(s for s in STRATEGIES if s != found.strategy)]
         pinned = {p.choice for p in self.pins if p.subject == op}
         return tuple(
             Alternative(
@@ -169,6 +240,10 @@ class FakePlanner:
             )
             for i, name in enumerate(names)
         )  # fmt: skip
+
+    def variants(self, stage: int) -> FakeVariants:
+        assert self.plan is not None
+        return FakeVariants(self.plan, stage, self.question_s)
 
     def compare(self) -> Any:
         if self.previous_plan is None or self.plan is None:

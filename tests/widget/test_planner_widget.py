@@ -9,6 +9,7 @@ import json
 import threading
 import time
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -48,8 +49,10 @@ def ask(widget: Sent, method: str, **params: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def widget() -> Sent:
-    return Sent(FakePlanner(num_layers=4, is_solved=True, seconds=0.05))
+def widget() -> Iterator[Sent]:
+    made = Sent(FakePlanner(num_layers=4, is_solved=True, seconds=0.05))
+    yield made
+    made.close()
 
 
 def unpack(data: bytes) -> dict[str, Any]:
@@ -81,6 +84,148 @@ def test_alternatives_are_answered_as_data(widget: Sent) -> None:
     assert rows[0]["is_chosen"]
     assert rows[1]["delta_s"] == pytest.approx(1.3e-3)
     json.dumps(rows)
+
+
+def test_exact_regrets_are_answered_as_data(widget: Sent) -> None:
+    rows = ask(widget, "regrets", op=OP)["result"]
+    assert rows[1]["delta_s"] == pytest.approx(0.032 * 6 * widget._planner.plan.estimate.step_s)
+    assert rows[1]["stage_bytes"] == 10.7e9
+
+
+def test_what_never_fits_has_no_time_in_json(widget: Sent) -> None:
+    never = ask(widget, "regrets", op=OP)["result"][-1]
+    assert (never["stage_s"], never["delta_s"], never["stage_bytes"]) == (None, None, None)
+    json.dumps(never, allow_nan=False)
+
+
+def test_regrets_of_what_follows_a_neighbour_are_refused_with_a_sentence(widget: Sent) -> None:
+    follower = next(op.name for op in widget._planner.plan.ops if not op.is_decision)
+    assert "nothing to decide" in ask(widget, "regrets", op=follower)["error"]
+
+
+def wait_for(widget: Sent, number: int) -> dict[str, Any]:
+    """The reply to request `number`."""
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        for reply in widget.replies:
+            if reply["id"] == number:
+                return reply
+        time.sleep(0.005)
+    raise AssertionError(f"request {number} was not answered: {widget.replies}")
+
+
+def test_other_requests_do_not_wait_for_a_question(widget: Sent) -> None:
+    widget._planner.question_s = 60.0
+    widget._receive(widget, {"id": 1, "method": "regrets", "params": {"op": OP}}, [])
+    widget._receive(widget, {"id": 2, "method": "alternatives", "params": {"op": OP}}, [])
+    assert "result" in wait_for(widget, 2)
+    widget.close()
+
+
+def test_a_newer_question_takes_the_place_of_the_one_before(widget: Sent) -> None:
+    widget._planner.question_s = 60.0
+    widget._receive(widget, {"id": 1, "method": "regrets", "params": {"op": OP}}, [])
+    widget._planner.question_s = 0.0
+    widget._receive(widget, {"id": 2, "method": "regrets", "params": {"op": OP}}, [])
+    assert wait_for(widget, 1)["error"] == "The search was stopped: ask again."
+    assert "result" in wait_for(widget, 2)
+
+
+@pytest.mark.parametrize("happening", ["solve", "cancel", "take"])
+def test_a_question_ends_when_its_plan_is_left(widget: Sent, happening: str) -> None:
+    widget._planner.question_s = 0.0
+    ask(widget, "front", stage=0)
+    widget._planner.question_s = 60.0
+    widget._receive(widget, {"id": 7, "method": "regrets", "params": {"op": OP}}, [])
+    widget._receive(widget, {"id": 8, "method": happening, "params": {"variant": "front 0"}}, [])
+    assert "stopped" in wait_for(widget, 7)["error"]
+
+
+def test_a_question_while_a_solve_runs_is_refused(widget: Sent) -> None:
+    widget._planner.seconds = 60.0
+    widget._planner.start()
+    reply = ask(widget, "front", stage=0)
+    widget._planner.cancel()
+    assert reply["error"] == "A solve is running: ask again when it has ended."
+
+
+def test_closing_ends_the_thread_of_questions(widget: Sent) -> None:
+    widget._planner.question_s = 60.0
+    widget._receive(widget, {"id": 1, "method": "regrets", "params": {"op": OP}}, [])
+    widget.close()
+    end = time.monotonic() + 5
+    while time.monotonic() < end and any("questions" in thread.name for thread in threading.enumerate()):
+        time.sleep(0.01)
+    assert not [thread.name for thread in threading.enumerate() if "questions" in thread.name]
+
+
+def test_the_front_is_answered_as_data(widget: Sent) -> None:
+    offered = ask(widget, "front", stage=1)["result"]
+    assert [v["stage_bytes"] for v in offered["variants"]] == [6.2e9, 7.4e9, 8.8e9, 10.1e9, 10.7e9, 16.2e9]
+    assert [v["fits"] for v in offered["variants"]] == [True] * 5 + [False]
+    assert offered["present"]["stage_s"] == widget._planner.plan.stages[1].objective
+    json.dumps(offered, allow_nan=False)
+
+
+def test_cheapest_plans_say_what_they_decide_otherwise(widget: Sent) -> None:
+    offered = ask(widget, "cheapest", stage=0)["result"]["variants"]
+    assert not offered[0]["differences"]
+    assert list(offered[1]["differences"]) == [{"kind": "op", "subject": OP, "before": "b:x n:y", "after": "b:xy"}]
+
+
+def test_a_variant_is_taken_and_marked(widget: Sent) -> None:
+    ask(widget, "front", stage=0)
+    reply = ask(widget, "take", variant="front 1")
+    assert "error" not in reply
+    assert widget._planner.plan.stages[0].objective == pytest.approx(0.1243 * 1.16)
+    assert widget.status["variant"] == "front 1"
+    assert widget.status["last_change"].startswith("take a variant of stage 0")
+
+
+def test_undo_of_a_variant_marks_the_plan_that_was_asked_about(widget: Sent) -> None:
+    ask(widget, "front", stage=0)
+    ask(widget, "take", variant="front 1")
+    ask(widget, "undo")
+    assert widget.status["variant"] == "present"
+
+
+def test_a_variant_of_another_plan_cannot_be_taken(widget: Sent) -> None:
+    assert "ask for variants again" in ask(widget, "take", variant="front 1")["error"]
+
+
+def test_no_variant_is_taken_while_a_solve_runs(widget: Sent) -> None:
+    ask(widget, "front", stage=0)
+    widget._planner.seconds = 60.0
+    widget._planner.start()
+    reply = ask(widget, "take", variant="front 1")
+    widget._planner.cancel()
+    assert reply["error"] == "A solve is running: take a variant when it has ended."
+
+
+def read_sentence(sentence: dict[str, Any]) -> str:
+    return "".join(fragment["text"] for fragment in sentence["fragments"])
+
+
+def test_explanations_are_sentences_with_links(widget: Sent) -> None:
+    sentences = ask(widget, "explanation", with_regrets=False)["result"]
+    expected = widget._planner.plan.explain()
+    assert [read_sentence(s) for s in sentences] == [s.text for s in expected]
+    ops = {f["text"] for s in sentences for f in s["fragments"] if f["kind"] == "op"}
+    assert ops <= {op.name for op in widget._planner.plan.ops}
+    json.dumps(sentences, allow_nan=False)
+
+
+def test_explanations_tell_regrets_on_request(widget: Sent) -> None:
+    widget._planner.question_s = 0.0
+    sentences = ask(widget, "explanation", with_regrets=True)["result"]
+    told = [s for s in sentences if read_sentence(s).startswith("If ")]
+    assert len(told) == 6, "three ops of each of two stages"
+
+
+def test_without_a_plan_there_is_nothing_to_explain() -> None:
+    empty = Sent(FakePlanner())
+    assert "no plan to explain" in ask(empty, "explanation", with_regrets=False)["error"]
+    empty.close()
 
 
 def test_refusals_are_sentences(widget: Sent) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from alpaviz import plan, planner_state
+from alpaviz import plan, plan_explanation, planner_state, stage_variants
 from alpaviz.cluster import description
 from alpaviz.pins import Pin, PinKind
 from alpaviz.planner_state import PlannerState
+from alpaviz.widget import variant_offers
 
 MODEL = Path(__file__).parents[2] / "extension/src/model"
 TWINS = [
@@ -19,6 +20,9 @@ TWINS = [
                        "Transfer", "StepEstimate", "ProgramSummary", "PlanTry", "SolverReport", "Plan")),
     ("cluster.ts", description, ("DeviceType", "Link", "Host", "Cluster")),
     ("planner-state.ts", planner_state, ("SolveProgress", "Alternative")),
+    ("variants.ts", stage_variants, ("Regret",)),
+    ("variants.ts", variant_offers, ("OfferedVariant", "OfferedVariants")),
+    ("explanation.ts", plan_explanation, ("Fragment", "Sentence")),
 ]  # fmt: skip
 
 
@@ -43,6 +47,12 @@ def test_pin_kinds_and_states_agree() -> None:
     states = re.search(r"PlannerState =(.*?);", (MODEL / "planner-state.ts").read_text(), re.S)
     assert states
     assert set(re.findall(r"'([\w-]+)'", states[1])) == {state.value for state in PlannerState} | {"read-only"}
+
+
+def test_fragment_kinds_agree() -> None:
+    kinds = re.search(r"FragmentKind =(.*?);", (MODEL / "explanation.ts").read_text(), re.S)
+    assert kinds
+    assert set(re.findall(r"'(\w+)'", kinds[1])) == {kind.value for kind in plan_explanation.FragmentKind}
 
 
 def test_schema_version_and_format_agree() -> None:

@@ -34,10 +34,12 @@ class ForcedOptima:
 
     `objective` is the cost of the best choice found that takes the candidate, inf where none is legal; `bound` a proven
     lower limit on it, equal to it up to `TOLERANCE` unless the time limit or the size of the problem left a gap.
+    `choices` are those that cost `objective`, empty where only their cost is known.
     """
 
     objective: FloatArray
     bound: FloatArray
+    choices: tuple[tuple[int, ...], ...]
 
     @property
     def is_exact(self) -> BoolArray:
@@ -86,36 +88,46 @@ def find_forced_optima(
     network = build_network(problem)
     if network is None or not solution.choice:
         nothing = [np.full(len(problem.unary[v]), np.inf) for v in wanted]
-        return tuple(ForcedOptima(values, values.copy()) for values in nothing)
+        return tuple(ForcedOptima(values, values.copy(), ((),) * len(values)) for values in nothing)
     start = network.find_choice(solution.choice)
     assert start is not None, "a solution takes legal candidates only"
     watch = Watch("marginals", time_limit, None, should_stop)
-    values, bounds = _find_values(network, start, wanted, watch)
+    values, bounds, choices = _find_values(network, start, wanted, watch)
     found = []
     for v in wanted:
-        forced = ForcedOptima(np.full(len(problem.unary[v]), np.inf), np.full(len(problem.unary[v]), np.inf))
+        chosen, size = solution.choice[v], len(problem.unary[v])
         candidates = slice(int(network.offsets[v]), int(network.offsets[v + 1]))
         kept = network.kept[candidates]
+        named = {int(k): choices[at] for at, k in enumerate(kept, candidates.start) if at in choices}
+        named[chosen] = solution.choice
+        forced = ForcedOptima(
+            np.full(size, np.inf), np.full(size, np.inf), tuple(named.get(k, ()) for k in range(size))
+        )
         forced.objective[kept] = np.where(values[candidates] > network.ceiling, np.inf, values[candidates])
         forced.bound[kept] = np.where(bounds[candidates] >= network.ceiling, np.inf, bounds[candidates])
-        chosen = solution.choice[v]
         forced.objective[chosen] = solution.objective
         forced.bound[chosen] = min(max(solution.bound, forced.bound[chosen]), solution.objective)
         found.append(forced)
     return tuple(found)
 
 
-def _find_values(network: Network, start: IntArray, wanted: list[int], watch: Watch) -> tuple[FloatArray, FloatArray]:
-    """(candidates of all variables,) twice: forced optima of the candidates of `wanted`, and bounds on them."""
+def _find_values(
+    network: Network, start: IntArray, wanted: list[int], watch: Watch
+) -> tuple[FloatArray, FloatArray, dict[int, tuple[int, ...]]]:
+    """(candidates of all variables,) twice: forced optima of the candidates of `wanted`, and bounds on them.
+
+    Beside them, by candidate, the choices that were found, as the problem names them.
+    """
     has_limits = len(network.limits) > 0
     plan = None if has_limits else plan_elimination(network, _TREE_ENTRIES)
     if plan is not None:
         values = find_min_marginals(network, complete_buckets(network, plan))
-        return values, values
+        return values, values, {}
     unbeaten = find_unbeaten(network, with_memory=has_limits)
     unbeaten[network.offsets[:-1] + start] = True
     forcing = Forcing(network, unbeaten)
     values, bounds = np.full(len(network.unary), np.inf), np.full(len(network.unary), forcing.bound)
+    choices: dict[int, tuple[int, ...]] = {}
     for v in wanted:
         around = _look_around(network, v, unbeaten, start, forcing)
         forced = forcing.hold(v)
@@ -123,9 +135,9 @@ def _find_values(network: Network, start: IntArray, wanted: list[int], watch: Wa
             if watch.is_over():
                 break
             at = int(network.offsets[v]) + k
-            values[at], bounds[at] = _force(around, k, forced.find(k), watch)
+            values[at], bounds[at], choices[at] = _force(around, k, forced.find(k), watch)
             _stop_if(watch)
-    return values, bounds
+    return values, bounds, choices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,26 +174,27 @@ def _look_around(network: Network, v: int, unbeaten: BoolArray, start: IntArray,
     return _Around(network, v, around, start, forcing)
 
 
-def _force(around: _Around, k: int, forced: ForcedChoice, watch: Watch) -> tuple[float, float]:
-    """Optimum among choices that take candidate `k` of the variable, and a bound on it.
+def _force(around: _Around, k: int, forced: ForcedChoice, watch: Watch) -> tuple[float, float, tuple[int, ...]]:
+    """Optimum among choices that take candidate `k` of the variable, a bound on it, and the choice (empty for none).
 
     The cheapest choice without memory limits is the answer if it happens to keep them.
     """
     whole = around.whole
     if forced.bound >= whole.ceiling:
-        return np.inf, np.inf
+        return np.inf, np.inf, ()
     if not forced.is_closed:
         forced = _force_freely(around, k, forced, watch)
     if len(whole.limits) == 0 or Assignment(whole, forced.choice).is_legal():
-        return forced.cost, forced.bound
+        return forced.cost, forced.bound, whole.name_choice(forced.choice)
     if watch.is_over():
-        return np.inf, forced.bound
+        return np.inf, forced.bound, ()
     start = around.start.copy()
     start[around.v] = k
     result = solve_exact(around.hold(k), watch, TOLERANCE, whole.name_choice(start))
     is_closed = result.open_network is None
     limited = result.incumbent.objective if result.incumbent.choice else np.inf
-    return limited, limited if is_closed else max(forced.bound, result.bound)
+    bound = limited if is_closed else max(forced.bound, result.bound)
+    return limited, bound, tuple(result.incumbent.choice)
 
 
 def _force_freely(around: _Around, k: int, forced: ForcedChoice, watch: Watch) -> ForcedChoice:

@@ -45,7 +45,7 @@ export class PlanView extends Widget {
     store.dispatch({ type: 'pins', pins: plan.pins.map((pin) => ({ ...pin, text: wordPin(pin) })) });
     store.dispatch({
       type: 'status',
-      status: { state: 'read-only', message: note, progress: null, can_undo: false, can_redo: false },
+      status: { ...initialState(true).status, state: 'read-only', message: note },
     });
     this.app?.dispose();
     this.app = new App(store, null);

@@ -2,6 +2,7 @@
 import type { WordedPin } from '../model/pin';
 import type { Plan } from '../model/plan';
 import type { Alternative, Measured, PlanDiff, Status } from '../model/planner-state';
+import { type AnswerAction, type Answers, keepAnswers, NO_ANSWERS } from './answers';
 import { type IndexedPlan, indexPlan } from './plan-index';
 import { isFiltering, listAncestors, NO_FILTER, type OpFilter } from './program-tree';
 
@@ -27,6 +28,7 @@ export interface AppState {
   isReadOnly: boolean;
   selection: Selection;
   alternatives: Alternatives;
+  answers: Answers;
   /** Keys of unfolded rows of the program. */
   open: ReadonlySet<string>;
   filter: OpFilter;
@@ -45,9 +47,18 @@ export type Action =
   | { type: 'fold-all' }
   | { type: 'filter'; filter: Partial<OpFilter> }
   | { type: 'alternatives'; alternatives: Alternatives }
+  | AnswerAction
   | { type: 'notice'; notice: string | null };
 
-const IDLE: Status = { state: 'idle', message: '', progress: null, can_undo: false, can_redo: false };
+const IDLE: Status = {
+  state: 'idle',
+  message: '',
+  progress: null,
+  can_undo: false,
+  can_redo: false,
+  last_change: '',
+  variant: null,
+};
 
 export function initialState(isReadOnly: boolean): AppState {
   return {
@@ -59,6 +70,7 @@ export function initialState(isReadOnly: boolean): AppState {
     isReadOnly,
     selection: null,
     alternatives: null,
+    answers: NO_ANSWERS,
     open: new Set(),
     filter: NO_FILTER,
     notice: null,
@@ -96,7 +108,10 @@ function select(state: AppState, selection: Selection, reveal: boolean): AppStat
   }
   if (reveal && selection?.kind === 'layer') filter = NO_FILTER;
   const keepsAlternatives = op !== undefined && state.alternatives?.op === op.name;
-  return { ...state, selection, open, filter, alternatives: keepsAlternatives ? state.alternatives : null };
+  const alternatives = keepsAlternatives ? state.alternatives : null;
+  const keepsRegrets = op !== undefined && state.answers.regrets?.subject === op.name;
+  const answers = keepsRegrets ? state.answers : { ...state.answers, regrets: null };
+  return { ...state, selection, open, filter, alternatives, answers };
 }
 
 export function reduce(state: AppState, action: Action): AppState {
@@ -104,10 +119,11 @@ export function reduce(state: AppState, action: Action): AppState {
     case 'status':
       return { ...state, status: action.status };
     case 'plan': {
-      if (action.plan === null) return { ...state, indexed: null, selection: null, alternatives: null };
+      const answers = keepAnswers(state.answers, action.plan === null ? null : state.status.variant);
+      if (action.plan === null) return { ...state, indexed: null, selection: null, alternatives: null, answers };
       const indexed = indexPlan(action.plan);
       const selection = carrySelection(state.selection, state.indexed, indexed);
-      return { ...state, indexed, selection, alternatives: null };
+      return { ...state, indexed, selection, alternatives: null, answers };
     }
     case 'pins':
       // Prices stay; the marks of what is pinned are asked for again by the app.
@@ -126,6 +142,8 @@ export function reduce(state: AppState, action: Action): AppState {
       return { ...state, filter: { ...state.filter, ...action.filter }, open: new Set() };
     case 'alternatives':
       return { ...state, alternatives: action.alternatives };
+    case 'answer':
+      return { ...state, answers: { ...state.answers, [action.topic]: action.answer } };
     case 'notice':
       return { ...state, notice: action.notice };
   }

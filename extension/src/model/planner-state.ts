@@ -27,6 +27,10 @@ export interface Status {
   progress: SolveProgress | null;
   can_undo: boolean;
   can_redo: boolean;
+  /** What undo takes back. */
+  last_change: string;
+  /** Key of the offered variant that the plan is; null for none. */
+  variant: string | null;
 }
 
 export interface Alternative {

@@ -1,8 +1,10 @@
 /** All views around one store, in one element. */
+import type { Answer, AnswerAction, Topic } from '../logic/answers';
 import type { Action, AppState, Store } from '../logic/store';
 import type { Alternative } from '../model/planner-state';
 import { CompareView } from './compare';
 import { h } from './dom';
+import { ExplanationView } from './explanation';
 import { HeaderView } from './header';
 import { InspectorView } from './inspector';
 import { LayersView } from './layers';
@@ -12,6 +14,7 @@ import { PinsView } from './pins';
 import { ProgramView } from './program';
 import { StagesView } from './stages';
 import { TimelineView } from './timeline';
+import { VariantsView } from './variants';
 import type { PlannerHost, View, ViewContext } from './view';
 
 /** What an element of ours keeps from the notebook around it: keys would cut cells, shift-click would select them. */
@@ -49,7 +52,9 @@ export class App implements ViewContext {
     const inspector = new InspectorView(this);
     const pins = new PinsView(this);
     const compare = new CompareView();
-    this.views = [header, map, stages, layers, program, inspector, timeline, pins, compare];
+    const variants = new VariantsView(this);
+    const explanation = new ExplanationView(this);
+    this.views = [header, map, stages, layers, program, inspector, timeline, variants, explanation, pins, compare];
 
     const mapPanel = makePanel('map', 'Map');
     mapPanel.body.append(h('div', { class: 'ap-map-grid' }, map.node, stages.node), layers.node);
@@ -61,6 +66,12 @@ export class App implements ViewContext {
     const timelinePanel = makePanel('timeline', 'Timeline');
     timelinePanel.body.append(timeline.node);
     timelinePanel.tools.append(timeline.tools);
+    const variantsPanel = makePanel('variants', 'Variants');
+    variantsPanel.body.append(variants.node);
+    const explanationPanel = makePanel('explanation', 'Why this plan');
+    explanationPanel.body.append(explanation.node);
+    // Only a planner finds variants and explains.
+    variantsPanel.node.hidden = explanationPanel.node.hidden = host === null;
     const pinsPanel = makePanel('pins', 'Pins');
     pinsPanel.body.append(pins.node);
     const comparePanel = makePanel('compare', 'Compared with the plan before');
@@ -74,6 +85,8 @@ export class App implements ViewContext {
       mapPanel.node,
       h('div', { class: 'ap-columns' }, programPanel.node, inspectorPanel.node),
       timelinePanel.node,
+      variantsPanel.node,
+      explanationPanel.node,
       h('div', { class: 'ap-columns ap-columns-even' }, pinsPanel.node, comparePanel.node),
     );
     this.node = h(
@@ -99,6 +112,21 @@ export class App implements ViewContext {
     if (this.host === null) return;
     this.dispatch({ type: 'notice', notice: null });
     this.host.request(method, params).catch((error: Error) => this.dispatch({ type: 'notice', notice: error.message }));
+  }
+
+  question(topic: Topic, subject: string | number, params: Record<string, unknown>): void {
+    if (this.host === null) return;
+    const asked: Answer<never> = { subject, state: 'asked' };
+    const put = (answer: Answer<unknown>): void => {
+      // Another question, op or plan may have come meanwhile: then nobody waits for this answer.
+      const isAwaited = this.store.state.answers[topic] === asked || answer === asked;
+      if (isAwaited) this.dispatch({ type: 'answer', topic, answer } as AnswerAction);
+    };
+    put(asked);
+    this.host.request(topic, params).then(
+      (value) => put({ subject, state: 'known', value }),
+      (error: Error) => put({ subject, state: 'refused', message: error.message }),
+    );
   }
 
   private update(state: AppState, before: AppState | null): void {

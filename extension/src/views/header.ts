@@ -115,6 +115,7 @@ export class HeaderView implements View {
     this.solve.classList.toggle('ap-urgent', status.state === 'stale' || status.state === 'idle');
     this.cancel.disabled = !isSolving;
     this.undo.disabled = !status.can_undo || isSolving;
+    this.undo.title = status.can_undo ? `Undo: ${status.last_change}` : 'Nothing to undo';
     this.redo.disabled = !status.can_redo || isSolving;
     this.drawProgress(isSolving ? status.progress : null);
   }

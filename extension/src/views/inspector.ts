@@ -1,13 +1,13 @@
 /** One op: its tensors and how they are cut, what it communicates, and what else it could do. */
-import { findCostliest, splitMemory, sumCommunication, sumParts, sumStepTime } from '../logic/costs';
-import { formatBytes, formatPlural, formatSeconds, formatSecondsDelta, formatSpec } from '../logic/format';
+import { findCostliest, sumCommunication, sumStepTime } from '../logic/costs';
+import { formatBytes, formatPlural, formatSeconds, formatSpec } from '../logic/format';
 import { type IndexedPlan, nameLayer, readAxisSizes } from '../logic/plan-index';
 import { type DimFactors, readRule, readStrategy } from '../logic/rule';
 import type { AppState } from '../logic/store';
 import { describeDims } from '../logic/tensor';
 import type { OpPlan, PlannedCollective, ShardingSpec, StagePlan } from '../model/plan';
-import type { Alternative } from '../model/planner-state';
-import { button, h, icon, refill, table } from './dom';
+import { AlternativesView } from './alternatives';
+import { h, refill, table } from './dom';
 import { makeTensor } from './tensor-view';
 import type { View, ViewContext } from './view';
 
@@ -16,10 +16,11 @@ const MOST_TENSORS = 6;
 export class InspectorView implements View {
   readonly node = h('div', { class: 'ap-inspector' });
   private readonly top = h('div');
-  private readonly alternatives = h('div', { class: 'ap-alternatives' });
+  private readonly alternatives: AlternativesView;
 
   constructor(private readonly context: ViewContext) {
-    this.node.append(this.top, this.alternatives);
+    this.alternatives = new AlternativesView(context);
+    this.node.append(this.top, this.alternatives.node);
   }
 
   update(state: AppState, before: AppState | null): void {
@@ -28,14 +29,7 @@ export class InspectorView implements View {
       this.drawTop(state);
       this.node.scrollTop = 0;
     }
-    if (
-      isNew ||
-      state.alternatives !== before.alternatives ||
-      state.pins !== before.pins ||
-      state.status.state !== before.status.state
-    ) {
-      this.drawAlternatives(state);
-    }
+    this.alternatives.update(state, before);
   }
 
   private drawTop({ indexed, selection }: AppState): void {
@@ -213,96 +207,5 @@ export class InspectorView implements View {
       { title: 'time', class: 'ap-number' },
     ];
     return h('div', {}, h('h4', {}, 'Communication'), table('Communication of this op', columns, rows));
-  }
-
-  private drawAlternatives(state: AppState): void {
-    const { selection, indexed, alternatives, isReadOnly } = state;
-    const op = selection?.kind === 'op' ? indexed?.plan.ops[selection.op] : undefined;
-    if (op === undefined) {
-      refill(this.alternatives);
-      return;
-    }
-    const title = h('h4', {}, 'Alternatives');
-    if (isReadOnly) {
-      refill(
-        this.alternatives,
-        title,
-        h('p', { class: 'ap-hint' }, 'This is a saved plan: alternatives need the planner that made it.'),
-      );
-    } else if (alternatives === null || alternatives.op !== op.name || alternatives.state === 'asked') {
-      const isBusy = state.status.state === 'solving';
-      refill(
-        this.alternatives,
-        title,
-        h('p', { class: 'ap-hint' }, isBusy ? 'They are priced when the solve has ended.' : 'Asking the planner …'),
-      );
-    } else if (alternatives.state === 'refused') {
-      refill(this.alternatives, title, h('p', { class: 'ap-hint' }, alternatives.message));
-    } else {
-      refill(this.alternatives, title, this.makeTable(op, alternatives.rows, state));
-    }
-  }
-
-  private makeTable(op: OpPlan, rows: readonly Alternative[], state: AppState): HTMLElement {
-    const now = rows.find((row) => row.is_chosen);
-    const pin = state.pins.find((p) => p.kind === 'strategy' && p.subject === op.name);
-    const stage = state.indexed?.plan.stages[op.stage];
-    const capacity = stage?.memory.capacity_bytes ?? Number.POSITIVE_INFINITY;
-    const memoryNow = stage === undefined ? 0 : sumParts(splitMemory(stage.memory));
-    const cells = rows.map((row, i) => {
-      const isPinned = pin?.choice === row.strategy;
-      const specs = `${row.input_specs.map(formatSpec).join(', ')} → ${row.output_specs.map(formatSpec).join(', ')}`;
-      const toggle =
-        isPinned && pin !== undefined
-          ? () => this.context.ask('unpin', { kind: pin.kind, subject: pin.subject, choice: pin.choice })
-          : () => this.context.ask('pin', { kind: 'strategy', subject: op.name, choice: row.strategy });
-      const isOver = row.memory_bytes > capacity;
-      const memoryDelta = row.memory_bytes - (now?.memory_bytes ?? memoryNow);
-      return [
-        h(
-          'span',
-          { class: 'ap-code ap-strategy' },
-          row.strategy,
-          row.is_chosen && h('span', { class: 'ap-mark' }, icon('check'), 'chosen'),
-        ),
-        h(
-          'span',
-          { class: row.delta_s > 1e-9 ? 'ap-worse' : row.delta_s < -1e-9 ? 'ap-better' : 'ap-dim' },
-          row.is_chosen ? '–' : formatSecondsDelta(row.delta_s),
-        ),
-        formatSeconds(row.compute_s),
-        formatSeconds(row.communication_s),
-        h(
-          'span',
-          {
-            class: isOver ? 'ap-bad' : '',
-            title: `${formatBytes(row.memory_bytes)} on each device${isOver ? ': over its capacity' : ''}`,
-          },
-          row.is_chosen || Math.abs(memoryDelta) < 1
-            ? formatBytes(row.memory_bytes)
-            : `${memoryDelta > 0 ? '+' : '−'}${formatBytes(Math.abs(memoryDelta))}`,
-        ),
-        h('span', { class: 'ap-code', title: specs }, row.output_specs.map(formatSpec).join(', ')),
-        button(isPinned ? 'Unpin' : 'Pin', toggle, {
-          icon: 'pin',
-          class: isPinned ? 'ap-small ap-on' : 'ap-small',
-          'aria-label': `${isPinned ? 'Unpin' : 'Pin'} ${row.strategy}`,
-          'data-focus': `alternative-${i}`,
-        }),
-      ];
-    });
-    const columns = [
-      { title: 'strategy' },
-      { title: 'Δ step', class: 'ap-number' },
-      { title: 'compute', class: 'ap-number' },
-      { title: 'comm.', class: 'ap-number' },
-      { title: 'memory', class: 'ap-number' },
-      { title: 'result' },
-      { title: 'pin' },
-    ];
-    return table('Alternatives of this op', columns, cells, (i) => ({
-      class: rows[i]?.is_chosen === true ? 'ap-chosen' : '',
-      'data-strategy': rows[i]?.strategy,
-    }));
   }
 }

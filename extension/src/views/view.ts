@@ -1,4 +1,5 @@
 /** What views have in common: a node, and an update from state to state. */
+import type { Topic } from '../logic/answers';
 import type { Action, AppState } from '../logic/store';
 
 /** What the views can ask of a planner; a saved plan has none. */
@@ -11,6 +12,8 @@ export interface ViewContext {
   dispatch(action: Action): void;
   /** Asks the kernel; a refusal is shown as a notice. */
   ask(method: string, params?: Record<string, unknown>): void;
+  /** Asks what takes the solver seconds; how it goes is in the state's `answers`, under `topic`. */
+  question(topic: Topic, subject: string | number, params: Record<string, unknown>): void;
 }
 
 export interface View {
