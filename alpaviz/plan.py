@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 PLAN_SCHEMA_VERSION = 1
 
+RECOMPUTE = "recompute/"
+"""Names of ops that a recomputed layer does again begin with it; the rest is the name of the forward op."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedCollective:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from alpaviz.plan import Plan, StagePlan, Transfer
+from alpaviz.plan import RECOMPUTE, Plan, StagePlan, Transfer
 from alpaviz.plan_cost_groups import CollectiveShare, OpGroup, group_ops, split_collectives
-from alpaviz.plan_diff import format_bytes, format_seconds
+from alpaviz.plan_diff import format_bytes, format_seconds, spell_layers
 from alpaviz.plan_text import CollectiveTotal, measure_gap, total_collectives
 from alpaviz.plan_times import play_plan
 
@@ -80,7 +80,7 @@ def explain_plan(plan: Plan, regrets: Mapping[str, Sequence[Regret]] | None = No
         _say(None, *_tell_step(plan)), _say(None, *_tell_limit(plan, totals)), _say(None, *_tell_memory(plan)),
         _say(None, *_tell_proof(plan)),
     ]  # fmt: skip
-    sentences += [_say(None, *parts) for parts in _tell_cuts(plan)]
+    sentences += [_say(None, *parts) for parts in (_tell_recomputed(plan), *_tell_cuts(plan))]
     if plan.pins:
         names = "; ".join(map(str, plan.pins))
         sentences.append(_say(None, _count(len(plan.pins), "pin"), " had to be kept: ", _code(names), "."))
@@ -231,6 +231,18 @@ def _tell_memory(plan: Plan) -> list[_Part]:
         "The fullest devices are those of ", _stage(fullest.index), ", which hold ", _bytes(memory.total_bytes), " of ",
         _bytes(memory.capacity_bytes), " (", _share(used), "), ", _bytes(memory.activations_bytes),
         " of it activations of ", _count(fullest.in_flight, "microbatch", "microbatches"), " in flight", ending, ".",
+    ]  # fmt: skip
+
+
+def _tell_recomputed(plan: Plan) -> list[_Part]:
+    again = [op for op in plan.ops if op.name.startswith(RECOMPUTE)]
+    if not again:
+        return []
+    sent = [c for op in again for c in (*op.collectives, *(c for r in op.reshardings for c in r.collectives))]
+    seconds = plan.num_microbatches * (sum(op.compute_s for op in again) + sum(c.time_s for c in sent))
+    return [
+        "The activations of ", _code(spell_layers(plan.program.recomputed_layers)), " are made again in the backward "
+        "pass, which adds ", _seconds(seconds), " to a step over all stages: keeping them does not fit or costs more.",
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from alpaviz.errors import AlpaVizError
 from alpaviz.intra.solvers import SOLVERS
 from alpaviz.schedule import SCHEDULES
 
-RECOMPUTE = ("auto", "never", "always")
+RECOMPUTE_WAYS = ("auto", "never", "always")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class PlannerOptions:
             raise AlpaVizError(f"No schedule is called {self.schedule!r}. Known: {', '.join(SCHEDULES)}, auto.")
         if self.solver not in SOLVERS:
             raise AlpaVizError(f"No solver is called {self.solver!r}. Known: {', '.join(SOLVERS)}.")
-        if self.recompute not in RECOMPUTE:
-            raise AlpaVizError(f"recompute must be {', '.join(map(repr, RECOMPUTE))}, not {self.recompute!r}.")
+        if self.recompute not in RECOMPUTE_WAYS:
+            raise AlpaVizError(f"recompute must be {', '.join(map(repr, RECOMPUTE_WAYS))}, not {self.recompute!r}.")
         if self.max_mesh_axes not in range(1, len(MESH_AXES) + 1):
             raise AlpaVizError(f"max_mesh_axes must be 1 to {len(MESH_AXES)}, not {self.max_mesh_axes!r}.")

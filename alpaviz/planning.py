@@ -26,13 +26,12 @@ from alpaviz.intra.restrict import find_pinned_layer
 from alpaviz.memory_advice import describe_needs, list_remedies
 from alpaviz.pin_checks import check_pins
 from alpaviz.pins import Pin, PinKind
-from alpaviz.plan import Plan, SolverReport, StagePlan
+from alpaviz.plan import RECOMPUTE, Plan, SolverReport, StagePlan
 from alpaviz.plan_builder import ChosenStage, build_plan
 from alpaviz.plan_diff import format_bytes, spell_layers
 from alpaviz.planner_options import PlannerOptions
 from alpaviz.planner_state import Alternative
 from alpaviz.program.program import Program
-from alpaviz.program.recompute import RECOMPUTE
 from alpaviz.solver_pool import SolverPool
 from alpaviz.stage_candidates import CandidatePricing, Report, Restrict, StageCandidates, stop_if
 from alpaviz.stage_recomputation import move_to_program

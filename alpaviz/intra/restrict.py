@@ -16,8 +16,8 @@ from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.stage_problem import Restriction
 from alpaviz.intra.structure import LayerInstance, ProgramStructure
 from alpaviz.pins import Pin, PinKind
+from alpaviz.plan import RECOMPUTE
 from alpaviz.program.program import Op, Program
-from alpaviz.program.recompute import RECOMPUTE
 from alpaviz.types import format_spec
 
 

@@ -13,13 +13,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from alpaviz.plan import RECOMPUTE
 from alpaviz.program import jax_internals as internals
 from alpaviz.program.assemble import name_program
 from alpaviz.program.program import Op, Program, Role, Value, ValueKind
 from alpaviz.program.rules import make_rule, sign_equation
-
-RECOMPUTE = "recompute/"
-"""Names of ops that are done again begin with it; the rest is the name of the forward op."""
 
 
 def list_recomputable_layers(program: Program) -> tuple[int, ...]:

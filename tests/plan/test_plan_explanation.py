@@ -220,3 +220,18 @@ def test_decisions_worth_asking_about_are_the_costly_ones_of_each_stage() -> Non
     decisions = [by_name[name] for name in list_costly_decisions(GPT, 2)]
     assert all(op.is_decision for op in decisions)
     assert [op.stage for op in decisions] == [0, 0, 1, 1]
+
+
+def test_what_is_made_again_is_named_with_the_time_that_it_adds() -> None:
+    first, *rest = GPT.ops
+    again = replace(first, name=f"recompute/{first.name}", compute_s=0.25, collectives=(), reshardings=())
+    plan = replace(GPT, ops=(again, *rest), program=replace(GPT.program, recomputed_layers=(0, 1, 2)))
+
+    sentence = find(plan, "are made again")
+
+    assert "layers 0 to 2" in sentence.text
+    assert list_values(sentence, FragmentKind.SECONDS) == [0.25 * GPT.num_microbatches]
+
+
+def test_nothing_is_said_of_recomputation_where_there_is_none() -> None:
+    assert not [s for s in explain_plan(GPT) if "made again" in s.text]

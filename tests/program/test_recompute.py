@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import alpaviz
+from alpaviz.plan import RECOMPUTE
 from alpaviz.program import Program, Role, retrace, trace_program
-from alpaviz.program.recompute import RECOMPUTE, fit_to_layers, list_recomputable_layers, recompute_layers
+from alpaviz.program.recompute import fit_to_layers, list_recomputable_layers, recompute_layers
 from tests.program.small_models import adam_step, init_gpt_state
 
 NUM_LAYERS = 4
