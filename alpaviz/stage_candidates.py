@@ -176,7 +176,9 @@ class StageCandidates:
             return 0.0
         one_host = self.cluster.num_hosts == 1
         link = self.cluster.hosts[0].link if one_host else self.cluster.network
-        lanes = option.mesh.num_devices if one_host else option.mesh.submesh.num_hosts
+        lanes: float = option.mesh.num_devices if one_host else option.mesh.submesh.num_hosts
+        if one_host and self.cluster.device_type.measured is not None:
+            lanes = self.cluster.device_type.measured.count_lanes(option.mesh.num_devices)
         return 2 * link.latency + self._passing[first] / (link.bandwidth * lanes)
 
     def _list_allowed_options(self, pins: Sequence[Pin]) -> frozenset[int]:

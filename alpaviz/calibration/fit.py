@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from alpaviz.calibration.samples import COLLECTIVES, Case, Sample, list_works
+from alpaviz.calibration.samples import CHAIN, COLLECTIVES, Case, Sample, list_works
 from alpaviz.cluster import Link
 from alpaviz.cluster.measured import MeasuredCollective, MeasuredCosts, MeasuredRate, slow_down, weigh_knots
 from alpaviz.errors import CalibrationError
@@ -81,7 +81,7 @@ def predict_case(case: Case, costs: MeasuredCosts, link: Link | None) -> float:
     if case.name == "call":
         return costs.call_s + costs.call_device_s * case.num_devices
     if case.name == "transfer":
-        return math.nan if link is None else link.latency + case.num_bytes * case.num_devices / link.bandwidth
+        return math.nan if link is None else link.latency + count_sent_bytes(case, costs) / link.bandwidth
     if case.name in COLLECTIVES:
         line = costs.find_line(case.name, case.group_size, case.num_devices)
         return math.nan if line is None else line[0] + line[1] * count_collective_bytes(case)
@@ -117,10 +117,24 @@ def fit_costs(samples: Sequence[Sample], source: str, num_devices: int) -> tuple
     collectives = _fit_collectives([s for s in samples if s.case.name in COLLECTIVES])
     call = [s for s in samples if s.case.name == "call"]
     call_s, call_device_s = _fit_line([s.case.num_devices for s in call], [s.seconds for s in call])
+    bandwidth = _find_bandwidth(rates)
+    costs = MeasuredCosts(source, num_devices, rates, collectives, bandwidth, call_s, call_device_s)
     sent = [s for s in samples if s.case.name == "transfer"]
-    latency, slope = _fit_line([s.case.num_bytes * s.case.num_devices for s in sent], [s.seconds for s in sent])
-    link = Link(1 / slope, latency) if slope > 0 else None
-    return MeasuredCosts(source, num_devices, rates, collectives, call_s, call_device_s), link
+    latency, slope = _fit_line([count_sent_bytes(s.case, costs) for s in sent], [s.seconds for s in sent])
+    return costs, Link(1 / slope, latency) if slope > 0 else None
+
+
+def count_sent_bytes(case: Case, costs: MeasuredCosts) -> float:
+    """Bytes of a transfer that go through each of the links that it has at full speed: half of the devices send."""
+    return case.num_bytes * case.num_devices / costs.count_lanes(max(1, case.num_devices // 2))
+
+
+def _find_bandwidth(rates: Sequence[MeasuredRate]) -> float:
+    """Bytes/s: a chain of the largest arrays reads and writes them once."""
+    slopes = [rate.knots[-1][1] for rate in rates if rate.op_class == "elementwise" and rate.knots[-1][1] > 0]
+    if not slopes:
+        raise CalibrationError("No elementwise chain was measured that took any time. Measure again.")
+    return 2 / (CHAIN * min(slopes))
 
 
 def _list_parallelism(samples: Sequence[Sample]) -> list[float]:

@@ -149,7 +149,9 @@ class Cluster:
                 f"cluster {self.name!r} has devices of type {host.device_type.name!r}, the calibration is of "
                 f"{known!r} ({calibration.device_kind}). Measure on the devices that you plan for."
             )
-        kind = replace(host.device_type, measured=calibration.costs)
+        kind = replace(
+            host.device_type, measured=calibration.costs, memory_bandwidth=calibration.costs.memory_bandwidth
+        )
         link = calibration.link or host.link
         return replace(self, hosts=(replace(host, device_type=kind, link=link),) * len(self.hosts))
 

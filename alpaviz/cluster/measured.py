@@ -71,6 +71,7 @@ class MeasuredCosts:
         num_devices: that took part.
         rates: of ops that compute.
         collectives: by kind and size of the group, all devices communicating at once.
+        memory_bandwidth: bytes/s of streaming ops.
         call_s, call_device_s: seconds to start one compiled function, and for each of its devices.
     """
 
@@ -78,6 +79,7 @@ class MeasuredCosts:
     num_devices: int
     rates: tuple[MeasuredRate, ...]
     collectives: tuple[MeasuredCollective, ...]
+    memory_bandwidth: float
     call_s: float = 0.0
     call_device_s: float = 0.0
 
@@ -87,6 +89,7 @@ class MeasuredCosts:
             "seconds a unit": [slope for rate in self.rates for _, slope in rate.knots],
             "latency_s": [found.latency_s for found in self.collectives],
             "seconds_per_byte": [found.seconds_per_byte for found in self.collectives],
+            "memory_bandwidth": (self.memory_bandwidth,),
             "call_s": (self.call_s, self.call_device_s),
         }
         for name, values in figures.items():
@@ -107,6 +110,10 @@ class MeasuredCosts:
     def shares_hardware(self) -> bool:
         """Whether devices slow each other down, so that stages which work at once do not gain by it."""
         return self.parallel_devices <= self.num_devices / 2
+
+    def count_lanes(self, num_devices: int) -> float:
+        """How many of `num_devices` send at full speed when all do."""
+        return min(num_devices, self.parallel_devices) if self.shares_hardware else num_devices
 
     def find_rate(self, op_class: str, dtype: str) -> MeasuredRate | None:
         """That of `op_class`, in `dtype` if it was measured in this one; None if the class was not measured."""

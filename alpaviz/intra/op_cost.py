@@ -36,6 +36,16 @@ _OP_CLASSES = {
     "gather": "gather",
     "scatter-add": "gather",
 }
+_TRANSCENDENTAL = (
+    "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erf_inv", "erfc", "sin", "cos", "tan", "pow",
+    "rsqrt", "cbrt", "lgamma", "digamma", "atan2",
+)  # fmt: skip
+_REDUCTIONS = (
+    "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin", "cumsum",
+    "cumprod", "cummax", "cumlogsumexp", "reduce_window_sum", "reduce_window_max", "sort", "top_k",
+)  # fmt: skip
+_OP_CLASSES.update(dict.fromkeys(_TRANSCENDENTAL, "transcendental"), **dict.fromkeys(_REDUCTIONS, "reduction"))
+_FUSED = ("elementwise", "transcendental", "reduction")
 _NO_WORK = frozenset(
     {"reshape", "squeeze", "expand_dims", "stop_gradient", "optimization_barrier", "broadcast_in_dim", "iota", "copy"}
 )
@@ -199,14 +209,16 @@ class MeshCosts:
                 if v is not None
             ]
             # XLA fuses elementwise chains: an intermediate is written once and its readers find it in registers.
-            moved = sum(results) if op_class == "elementwise" else sum(operands) + sum(results)
+            moved = sum(results) if op_class in _FUSED else sum(operands) + sum(results)
+            if op_class == "reduction" and self.mesh.device_type.measured is not None:
+                moved = sum(operands)  # which is what was measured
             first = next((v for v in op.inputs if v is not None), op.outputs[0])
             dtype = values[first].dtype if first is not None else "float32"
             split = 1
             for axis in strategy.split_axes:
                 split *= self.axis_sizes[axis]
             flops = self._count_body_flops(op.rule, strategy) if op.rule.body else op.flops / split
-            compute = price_compute(flops, moved, dtype, self.mesh.device_type, op_class)
+            compute = price_compute(flops, moved, dtype, self.mesh.device_type, op_class, self.mesh.num_devices)
         collectives = self._list_collectives(strategy, sum(results)) + self._list_body_collectives(op.rule, strategy)
         return OpCost(compute, self._list_exchanges(program, op, strategy) + collectives)
 
