@@ -50,6 +50,7 @@ def measure(
     again: bool = False,
     budget_s: float = 110.0,
     on_progress: Callable[[MeasureProgress], None] | None = None,
+    timer: Timer = time_case,
 ) -> Calibration:
     """Measure `devices` and fit the cost model to them; nothing else should run on them meanwhile.
 
@@ -62,6 +63,7 @@ def measure(
         again: measure though there is a calibration; the earlier one is kept until the new one is complete.
         budget_s: seconds after which the largest sizes are left out.
         on_progress: called before each case; None prints a line now and then.
+        timer: what measures one case on devices, in seconds.
 
     Raises:
         CalibrationError: the devices are of several kinds or of one without figures, one of them failed or
@@ -115,7 +117,7 @@ class _Measurement:
         self._began = time.monotonic()
         self._kept_at = self._began
 
-    def run(self, cases: Sequence[Case], budget_s: float, timer: Timer = time_case) -> list[Sample]:
+    def run(self, cases: Sequence[Case], budget_s: float, timer: Timer) -> list[Sample]:
         """Samples of all cases for which there is time, those of an interrupted measurement among them."""
         known = {sample.case for sample in self._samples}
         try:
