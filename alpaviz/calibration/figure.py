@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {
     "matmul": "#0072B2", "convolution": "#56B4E9", "attention": "#009E73", "elementwise": "#F0E442",
-    "transcendental": "#E69F00", "reduction": "#D55E00", "gather": "#CC79A7",
+    "transcendental": "#E69F00", "reduction": "#D55E00", "gather": "#CC79A7", "update": "#000000",
 }  # fmt: skip
 _SYMBOLS = {"transfer": "x", "call": "cross"}
 

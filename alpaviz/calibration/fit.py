@@ -31,7 +31,9 @@ WITH_FLOOR = ("matmul", "convolution", "gather")
 
 _KNOTS = {"matmul": 4, "convolution": 2}
 _USUAL_KNOTS = 3
-_MOST_ROUNDS = 4
+_MOST_ROUNDS = 3
+_ROBUST_ROUNDS = 4
+_USUAL_ERROR = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +253,21 @@ def _fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, 
 
 
 def _solve_relative(matrix: FloatArray, seconds: FloatArray) -> tuple[FloatArray, float]:
-    """x of at least 0 with the least squares of relative errors of `matrix @ x`, and their mean square."""
+    """x of at least 0 with small relative errors of `matrix @ x`, and a mean of these errors.
+
+    Errors beyond `_USUAL_ERROR` count linearly instead of squared (Huber): now and then a sample is far too long,
+    as something else ran meanwhile.
+    """
     weighted = matrix / seconds[:, None]
     scale = np.where(weighted.any(axis=0), np.abs(weighted).max(axis=0), 1.0)
-    found = _solve_nonnegative(weighted / scale, np.ones(len(seconds)))
-    error = float(np.mean((weighted / scale @ found - 1) ** 2))
-    return found / scale, error
+    weighted /= scale
+    weights = np.ones(len(seconds))
+    for _ in range(_ROBUST_ROUNDS):
+        found = _solve_nonnegative(weighted * weights[:, None], weights)
+        errors = np.abs(weighted @ found - 1)
+        weights = np.sqrt(1 / np.maximum(1.0, errors / _USUAL_ERROR))
+    loss = np.where(errors <= _USUAL_ERROR, errors**2, _USUAL_ERROR * (2 * errors - _USUAL_ERROR))
+    return found / scale, float(np.mean(loss))
 
 
 def _solve_nonnegative(matrix: FloatArray, target: FloatArray) -> FloatArray:

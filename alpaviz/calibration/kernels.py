@@ -16,15 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from alpaviz.calibration.samples import CHAIN, COLLECTIVES, Case
+from alpaviz.calibration.samples import CHAIN, COLLECTIVES, UPDATE_LEAVES, Case
 
 Body = Callable[[Any, Any], Any]
 """(array, weight) -> an array of the same shape."""
 
-_SHORTEST_S = 4e-3
+_SHORTEST_S = 3e-3
 """A loop is made at least so long, which is much against the time of a call."""
 _MOST_TURNS = 2000
-_RUNS = 3
+_RUNS = 5
 """The least time of so many runs counts: others are disturbed by whatever else the machine does."""
 _ARGUMENTS = 32
 
@@ -33,6 +33,8 @@ def time_case(case: Case, devices: Sequence[Any]) -> float:
     """Seconds of one `case` on `devices`, which are as many as it asks for."""
     if case.name == "call":
         return _time_call(case, devices)
+    if case.name == "update":
+        return _time_update(case, devices)
     if case.name == "transfer":
         return _time_transfer(case, devices)
     return _time_loop(case, devices)
@@ -82,6 +84,12 @@ def _fill(shape: tuple[int, ...], dtype: str, sharding: NamedSharding) -> Any:
         return (ramp % 7 / 8).astype(dtype)
 
     return jax.block_until_ready(jax.jit(make, out_shardings=sharding)())
+
+
+def _fill_many(shape: tuple[int, ...], dtype: str, sharding: NamedSharding, count: int) -> list[Any]:
+    """Arrays of their own memory."""
+    values = np.full(shape, 0.5, np.float32).astype(dtype)
+    return [jax.block_until_ready(jax.device_put(values.copy(), sharding)) for _ in range(count)]
 
 
 def _make_body(case: Case, platform: str) -> tuple[Body, Any]:
@@ -151,10 +159,28 @@ def _make_collective(case: Case, platform: str) -> Body:
 def _time_call(case: Case, devices: Sequence[Any]) -> float:
     """A compiled function of many small arrays, as a stage is."""
     sharding = NamedSharding(Mesh(np.array(devices, dtype=object), ("group",)), PartitionSpec())
-    arrays = [_fill(case.shape, case.dtype, sharding) for _ in range(_ARGUMENTS)]
+    arrays = _fill_many(case.shape, case.dtype, sharding, _ARGUMENTS)
     compiled = jax.jit(lambda given: [x + 1 for x in given])
     jax.block_until_ready(compiled(arrays))
     return _time(lambda: compiled(arrays))
+
+
+def _time_update(case: Case, devices: Sequence[Any]) -> float:
+    """Adam, as a step ends: arrays that no cache holds any more go in, and others come out."""
+    sharding = NamedSharding(Mesh(np.array(devices, dtype=object), ("group",)), PartitionSpec())
+    leaves, small = (
+        [_fill_many(shape, case.dtype, sharding, 4) for _ in range(UPDATE_LEAVES)] for shape in (case.shape, (1, 1))
+    )
+
+    def update(weight: Any, mean: Any, square: Any, gradient: Any) -> tuple[Any, Any, Any]:
+        mean = mean * 0.9 + gradient * 0.1
+        square = square * 0.99 + gradient * gradient * 0.01
+        return weight - 1e-3 * (mean / (jnp.sqrt(square) + 1e-6)), mean, square
+
+    compiled = jax.jit(lambda given: [update(*leaf) for leaf in given])
+    jax.block_until_ready((compiled(leaves), compiled(small)))
+    whole = _time(lambda: compiled(leaves))
+    return max(whole - _time(lambda: compiled(small)), whole / 10)
 
 
 def _time_transfer(case: Case, devices: Sequence[Any]) -> float:

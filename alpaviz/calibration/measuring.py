@@ -61,7 +61,7 @@ def measure(
         devices: JAX devices of one kind, of one host; by default all of this process's.
         folder: where calibrations are kept; by default the cache folder (`ALPAVIZ_CACHE`).
         again: measure though there is a calibration; the earlier one is kept until the new one is complete.
-        budget_s: seconds after which the largest sizes are left out.
+        budget_s: seconds after which sizes between those measured are left out.
         on_progress: called before each case; None prints a line now and then.
         timer: what measures one case on devices, in seconds.
 
@@ -79,9 +79,8 @@ def measure(
             print(f"{error}", file=sys.stderr)
     is_cpu = chosen[0].platform == "cpu"
     cases = list_cases(len(chosen), is_cpu=is_cpu)
-    samples = _Measurement(setup, path.with_suffix(".measuring"), chosen, on_progress or _Printer()).run(
-        cases, budget_s
-    )
+    measurement = _Measurement(setup, path.with_suffix(".measuring"), chosen, on_progress or _Printer())
+    samples = measurement.run(cases, budget_s, timer)
     source = f"{setup.num_devices} x {setup.device_kind}, JAX {setup.jax_version}, {time.strftime('%Y-%m-%d')}"
     costs, link = fit_costs(samples, source, len(chosen))
     name = find_type_name(setup.device_kind)

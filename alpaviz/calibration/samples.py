@@ -68,6 +68,8 @@ class Sample:
 
 CHAIN = 8
 """Elementwise ops of a chain."""
+UPDATE_OPS, UPDATE_LEAVES = 12, 16
+"""Elementwise ops of Adam for one parameter, and how many parameters are updated at once: more than caches hold."""
 
 
 def list_works(case: Case) -> tuple[Work, ...]:
@@ -82,6 +84,8 @@ def list_works(case: Case) -> tuple[Work, ...]:
             return (Work("convolution", 2.0 * batch * height * width * channels * channels * 9),)
         case "elementwise":
             return (Work("elementwise", size, CHAIN),)
+        case "update":
+            return (Work("update", size, UPDATE_OPS * UPDATE_LEAVES),)
         case "transcendental":
             return (Work("transcendental", size), Work("elementwise", size))
         case "reduction":
@@ -100,15 +104,15 @@ def list_works(case: Case) -> tuple[Work, ...]:
 
 
 def list_cases(num_devices: int, *, is_cpu: bool) -> tuple[Case, ...]:
-    """Everything to measure, small sizes first, so that what is left out when time is short are the largest."""
+    """Everything to measure, first the least and the most of each, so that what is left out in haste lies between."""
     found: list[list[Case]] = []
     counts = _list_divisors(num_devices)
     for dtype in ("float32",) if is_cpu else ("bfloat16", "float32"):
-        for count in dict.fromkeys((num_devices, counts[len(counts) // 2], 1)):
+        for count in dict.fromkeys((num_devices, 1)):
             found += _list_compute_cases(dtype, count, is_cpu=is_cpu)
     for kind in COLLECTIVES:
         for group in counts[1:]:
-            sizes = _grow(1 << 4, 1 << (20 if is_cpu else 26), 5)
+            sizes = _grow(1 << 4, 1 << (20 if is_cpu else 26), 4)
             found.append([Case(kind, "float32", (n,), num_devices, group) for n in sizes])
             if group < num_devices:
                 found.append([Case(kind, "float32", (n,), group, group) for n in sizes[1::2]])
@@ -116,7 +120,7 @@ def list_cases(num_devices: int, *, is_cpu: bool) -> tuple[Case, ...]:
         sizes = _grow(1 << 8, 1 << (20 if is_cpu else 26), 4)
         found.append([Case("transfer", "float32", (n,), num_devices) for n in sizes])
     found.append([Case("call", "float32", (64,), count) for count in counts])
-    rounds = itertools.zip_longest(*found)
+    rounds = itertools.zip_longest(*map(_put_ends_first, found))
     return tuple(case for cases in rounds for case in cases if case is not None)
 
 
@@ -124,7 +128,7 @@ def _list_compute_cases(dtype: str, count: int, *, is_cpu: bool) -> list[list[Ca
     matrices = (32, 64, 128, 256, 512, 768) if is_cpu else (128, 256, 512, 1024, 2048, 4096, 8192)
     images = (4, 8, 16) if is_cpu else (8, 16, 32, 64)
     lengths = (32, 64, 128, 256) if is_cpu else (128, 256, 512, 1024, 2048)
-    arrays = _grow(1 << 10, 1 << (20 if is_cpu else 27), 6)
+    arrays = _grow(1 << 10, 1 << (20 if is_cpu else 27), 5)
 
     def case(name: str, *shape: int) -> Case:
         return Case(name, dtype, shape, count)
@@ -136,7 +140,12 @@ def _list_compute_cases(dtype: str, count: int, *, is_cpu: bool) -> list[list[Ca
         [case("attention", 8, n, 32) for n in lengths],
         *([case(name, n // 128, 128) for n in arrays] for name in ("elementwise", "transcendental", "reduction")),
         [case("gather", n // 128, 128) for n in arrays],
+        [case("update", n // 128, 128) for n in arrays[2:4]],
     ]
+
+
+def _put_ends_first(cases: list[Case]) -> list[Case]:
+    return [*cases[:1], *cases[:0:-1][:1], *cases[1:-1]]
 
 
 def _grow(least: int, most: int, count: int) -> list[int]:

@@ -21,7 +21,7 @@ from alpaviz.calibration.samples import Sample
 from alpaviz.errors import CalibrationError
 from alpaviz.stage_cache import choose_folder
 
-FORMAT = 1
+FORMAT = 2
 """Of the files, and of what is measured: raised with every change of either."""
 
 

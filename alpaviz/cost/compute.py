@@ -39,8 +39,9 @@ def price_compute(
     Args:
         flops, bytes_moved: of this device's share.
         dtype: of the operands, as numpy names it; a device that has no rate for it computes at its float32 rate.
-        op_class: `"matmul"`, `"convolution"`, `"gather"`, `"transcendental"`, `"reduction"` or `"elementwise"`; any
-            other is taken for elementwise. The last three differ only where costs were measured.
+        op_class: `"matmul"`, `"convolution"`, `"gather"`, `"transcendental"`, `"reduction"`, `"update"` (elementwise on
+            the state, which no cache holds) or `"elementwise"`; any other is taken for elementwise. The last four
+            differ only where costs were measured.
         num_devices: that do the same at once: virtual devices share what the hardware has.
     """
     if flops <= 0 and bytes_moved <= 0:

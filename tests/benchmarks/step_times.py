@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from alpaviz.planner import Planner
 
 DEVICES = 8
-MODEL = {"hidden": 256, "num_layers": 4, "num_heads": 8, "vocab": 1024, "seq": 64}
+MODEL = {"hidden": 128, "num_layers": 4, "num_heads": 8, "vocab": 512, "seq": 64}
 BATCH, MICROBATCHES = 32, 4
 CORRELATION, CLOSE = 0.9, 0.1
 """Targets."""
@@ -69,7 +69,7 @@ def main() -> int:
     from alpaviz import cost
 
     with tempfile.TemporaryDirectory() as temporary:
-        calibration = cost.measure(folder=options.calibration or temporary)
+        calibration = cost.measure(folder=options.calibration or temporary, budget_s=300.0)
     print(calibration)
     timed = time_plans(calibration, options)
     print(f"{'plan':<20} {'meshes':<26} {'pred. ms':>9} {'least ms':>9} {'median':>9} {'error':>7}")
@@ -126,7 +126,6 @@ def time_plans(calibration: Calibration, options: argparse.Namespace) -> list[Ti
 def choose_plans(planner: Planner, count: int, seed: int) -> list[tuple[str, Plan]]:
     """The optimum, the baselines that fit, and plans with random pins; no two alike."""
     from alpaviz.baselines import compare_with_baselines
-    from tests.benchmarks.truth import pin_at_random
 
     plans: list[tuple[str, Plan]] = [("optimum", planner.solve(on_progress=lambda _: None))]
     for row in compare_with_baselines(planner).rows[1:]:
@@ -135,10 +134,30 @@ def choose_plans(planner: Planner, count: int, seed: int) -> list[tuple[str, Pla
     chance, number = random.Random(seed), 0
     while len(plans) < count and number < 3 * count:
         number += 1
-        if pin_at_random(planner, chance) and planner.plan is not None:
-            plans.append((f"random {number}", planner.plan))
+        plan = plan_at_random(planner, chance)
+        if plan is not None:
+            plans.append((f"random {number}", plan))
         plans = [(name, plan) for k, (name, plan) in enumerate(plans) if _is_new(plan, plans[:k])]
     return plans
+
+
+def plan_at_random(planner: Planner, chance: random.Random) -> Plan | None:
+    """A plan with a random number of stages, logical mesh and strategies of up to half of the ops; None if it fails."""
+    from alpaviz.errors import AlpaVizError
+
+    try:
+        planner.clear_pins()
+        count = chance.choice((1, 1, 1, 2, 4))
+        planner.pin_num_stages(count)
+        size = DEVICES // count
+        planner.pin_logical_mesh(chance.choice([f"{a}x{size // a}" for a in (2, 4) if a < size] + [f"{size}"]))
+        plan = planner.solve(on_progress=lambda _: None)
+        decided = [op.name for op in plan.ops if op.is_decision and op.role != "update"]
+        for name in chance.sample(decided, chance.randint(1, max(1, len(decided) // 2))):
+            planner.pin_strategy(name, chance.choice(planner.alternatives(name)).strategy)
+        return planner.solve(on_progress=lambda _: None)
+    except AlpaVizError:
+        return None
 
 
 def _is_new(plan: Plan, others: Sequence[tuple[str, Plan]]) -> bool:
