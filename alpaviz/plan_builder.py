@@ -72,7 +72,15 @@ def build_plan(
     transfers = find_transfers(program, cluster, placed, ops, values, [r.arrivals for r in realized])
     sent = {(t.source_stage, t.value) for t in transfers if not t.once}
     stages = tuple(
-        _plan_stage(program, index, stage, placed[index], realized[index], {v for s, v in sent if s == index})
+        _plan_stage(
+            program,
+            index,
+            stage,
+            placed[index],
+            realized[index],
+            {v for s, v in sent if s == index},
+            is_alone=len(chosen) == 1,
+        )
         for index, stage in enumerate(chosen)
     )
     estimate = estimate_step(program, cluster, stages, transfers, schedule)
@@ -140,12 +148,18 @@ def _plan_stage(
     submesh: Submesh,
     realization: StageRealization,
     sent: Collection[int],
+    *,
+    is_alone: bool,
 ) -> StagePlan:
     price = stage.solved.price
     assert price is not None, "a chosen stage is feasible"
     by_role = {role: dict(sum_times([op for op in realization.ops if op.role == role.value])) for role in Role}
     for part, seconds in sum_deferred(realization.ops).items():
         by_role[Role.UPDATE][part] = by_role[Role.UPDATE].get(part, 0.0) + seconds
+    measured = stage.mesh.device_type.measured
+    call = 0.0 if measured is None else measured.price_call(stage.mesh.num_devices)
+    for role in _list_calls(program, is_alone=is_alone):
+        by_role[role]["compute"] = by_role[role].get("compute", 0.0) + call
     count = {Role.FORWARD: program.num_microbatches, Role.BACKWARD: program.num_microbatches, Role.UPDATE: 1}
     total: dict[str, float] = {}
     for role, times in by_role.items():
@@ -169,6 +183,11 @@ def _plan_stage(
         objective=stage.solved.objective, bound=stage.solved.bound,
         weights_s=min(backward, _sum_free_backward(realization, sent)),
     )  # fmt: skip
+
+
+def _list_calls(program: Program, *, is_alone: bool) -> tuple[Role, ...]:
+    """What a stage starts as compiled functions of their own: a plan of one stage is one function."""
+    return (Role.UPDATE,) if is_alone or not program.has_gradient_marker else (Role.FORWARD, Role.BACKWARD, Role.UPDATE)
 
 
 def _sum_free_backward(realization: StageRealization, sent: Collection[int]) -> float:

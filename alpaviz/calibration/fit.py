@@ -32,7 +32,7 @@ WITH_FLOOR = ("matmul", "convolution", "gather")
 _KNOTS = {"matmul": 4, "convolution": 2}
 _USUAL_KNOTS = 3
 _MOST_ROUNDS = 3
-_ROBUST_ROUNDS = 4
+_ROBUST_ROUNDS = 3
 _USUAL_ERROR = 0.15
 
 
@@ -81,7 +81,7 @@ class Calibration:
 def predict_case(case: Case, costs: MeasuredCosts, link: Link | None) -> float:
     """Seconds that the model with `costs` predicts for `case`; NaN for what it knows nothing of."""
     if case.name == "call":
-        return costs.call_s + costs.call_device_s * case.num_devices
+        return costs.price_call(case.num_devices)
     if case.name == "transfer":
         return math.nan if link is None else link.latency + count_sent_bytes(case, costs) / link.bandwidth
     if case.name in COLLECTIVES:
@@ -144,7 +144,7 @@ def _list_parallelism(samples: Sequence[Sample]) -> list[float]:
     most = max(sample.case.num_devices for sample in samples)
     if min(sample.case.num_devices for sample in samples) == most:
         return [float(most)]
-    return [float(n) for n in np.geomspace(1, most, 8 * (most.bit_length() - 1) + 1)][::-1]
+    return [float(n) for n in np.geomspace(1, most, 4 * (most.bit_length() - 1) + 1)][::-1]
 
 
 class _Computation:
@@ -276,16 +276,20 @@ def _solve_nonnegative(matrix: FloatArray, target: FloatArray) -> FloatArray:
     Source: Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23.
     """
     count = matrix.shape[1]
+    square, right = matrix.T @ matrix + 1e-13 * np.eye(count), matrix.T @ target
+    whole: FloatArray = np.linalg.solve(square, right)
+    if (whole >= 0).all():
+        return whole
     found, free = np.zeros(count), np.zeros(count, dtype=bool)
     for _ in range(3 * count + 10):
-        gradient = matrix.T @ (target - matrix @ found)
+        gradient = right - square @ found
         gradient[free] = -np.inf
         if free.all() or gradient.max() <= 1e-12:
             break
         free[int(gradient.argmax())] = True
         while True:
             trial = np.zeros(count)
-            trial[free] = np.linalg.lstsq(matrix[:, free], target, rcond=None)[0]
+            trial[free] = np.linalg.solve(square[np.ix_(free, free)], right[free])
             below = free & (trial <= 0)
             if not below.any():
                 break

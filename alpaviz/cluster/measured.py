@@ -111,6 +111,10 @@ class MeasuredCosts:
         """Whether devices slow each other down, so that stages which work at once do not gain by it."""
         return self.parallel_devices <= self.num_devices / 2
 
+    def price_call(self, num_devices: int) -> float:
+        """Seconds to start a compiled function on `num_devices`."""
+        return self.call_s + self.call_device_s * num_devices
+
     def count_lanes(self, num_devices: int) -> float:
         """How many of `num_devices` send at full speed when all do."""
         return min(num_devices, self.parallel_devices) if self.shares_hardware else num_devices
