@@ -277,7 +277,7 @@ def _solve_nonnegative(matrix: FloatArray, target: FloatArray) -> FloatArray:
     """
     count = matrix.shape[1]
     square, right = matrix.T @ matrix + 1e-13 * np.eye(count), matrix.T @ target
-    whole: FloatArray = np.linalg.solve(square, right)
+    whole: FloatArray = np.asarray(np.linalg.solve(square, right), dtype=np.float64)
     if (whole >= 0).all():
         return whole
     found, free = np.zeros(count), np.zeros(count, dtype=bool)

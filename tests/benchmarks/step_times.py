@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from alpaviz.planner import Planner
 
 DEVICES = 8
-MODEL = {"hidden": 128, "num_layers": 4, "num_heads": 8, "vocab": 512, "seq": 64}
+MODEL = {"hidden": 128, "num_layers": 2, "num_heads": 8, "vocab": 512, "seq": 64}
 BATCH, MICROBATCHES = 32, 4
 CORRELATION, CLOSE = 0.9, 0.1
 """Targets."""
