@@ -7,7 +7,7 @@ processor) slow each other down: `slow_down` says by how much.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from alpaviz.errors import InvalidClusterError
 from alpaviz.types import CollectiveKind
@@ -118,6 +118,19 @@ class MeasuredCosts:
     def count_lanes(self, num_devices: int) -> float:
         """How many of `num_devices` send at full speed when all do."""
         return min(num_devices, self.parallel_devices) if self.shares_hardware else num_devices
+
+    def scale(self, compute: float, links: float) -> MeasuredCosts:
+        """Costs of devices that compute, and communicate, so many times quicker; latencies stay."""
+        rates = tuple(
+            replace(rate, knots=tuple((size, slope / compute) for size, slope in rate.knots))
+            if rate.op_class in COUNTED_IN_FLOPS
+            else rate
+            for rate in self.rates
+        )
+        collectives = tuple(
+            replace(found, seconds_per_byte=found.seconds_per_byte / links) for found in self.collectives
+        )
+        return replace(self, rates=rates, collectives=collectives)
 
     def find_rate(self, op_class: str, dtype: str) -> MeasuredRate | None:
         """That of `op_class`, in `dtype` if it was measured in this one; None if the class was not measured."""

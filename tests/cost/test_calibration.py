@@ -27,6 +27,7 @@ from alpaviz.plan_file import plan_from_json, plan_to_json
 from alpaviz.plan_text import describe_plan
 from alpaviz.planner import Planner
 from alpaviz.stage_cache import make_key
+from alpaviz.sweep import change_cluster
 
 LINK = Link(1e10, 1e-4)
 CLASSES = ("matmul", "convolution", "gather", "elementwise", "transcendental", "reduction", "update")
@@ -290,6 +291,14 @@ def test_a_calibration_of_other_devices_is_refused() -> None:
 def test_measured_costs_below_zero_are_refused() -> None:
     with pytest.raises(InvalidClusterError, match="memory_bandwidth must be numbers of at least 0"):
         dataclasses.replace(make_costs(), memory_bandwidth=-1.0)
+
+
+@pytest.mark.parametrize("varied", ["flops", "link_bandwidth"])
+def test_sweeps_change_measured_costs_too(varied: str) -> None:
+    cluster = calibrate()
+    now = {"flops": cluster.device_type.peak_flops("float32"), "link_bandwidth": cluster.hosts[0].link.bandwidth}
+    changed = change_cluster(cluster, {varied: 2 * now[varied]}, "float32").device_type.measured
+    assert changed == make_costs().scale(2.0 if varied == "flops" else 1.0, 2.0 if varied != "flops" else 1.0)
 
 
 def test_solved_stages_of_other_measured_costs_are_not_taken() -> None:
