@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpaviz.calibration.samples import CHAIN, COLLECTIVES, UPDATE_LEAVES, Case
+from alpaviz.cluster.measured import CALL_ARRAYS
 
 Body = Callable[[Any, Any], Any]
 """(array, weight) -> an array of the same shape."""
@@ -26,7 +27,7 @@ _SHORTEST_S = 3e-3
 _MOST_TURNS = 2000
 _RUNS = 5
 """The least time of so many runs counts: others are disturbed by whatever else the machine does."""
-_ARGUMENTS = 32
+_ARGUMENTS = CALL_ARRAYS // 2
 
 
 def time_case(case: Case, devices: Sequence[Any]) -> float:

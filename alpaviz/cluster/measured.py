@@ -48,6 +48,10 @@ COUNTED_IN_FLOPS = ("matmul", "convolution")
 """Classes of ops whose work is FLOP; that of others is bytes."""
 
 
+CALL_ARRAYS = 64
+"""Arrays that the function takes and makes whose start is measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredCollective:
     """A collective over groups of `group_size` devices: `latency_s + num_bytes * seconds_per_byte`.
@@ -72,7 +76,7 @@ class MeasuredCosts:
         rates: of ops that compute.
         collectives: by kind and size of the group, all devices communicating at once.
         memory_bandwidth: bytes/s of streaming ops.
-        call_s, call_device_s: seconds to start one compiled function, and for each of its devices.
+        call_s, call_device_s: seconds to start one compiled function of `CALL_ARRAYS` arrays, and for each device.
     """
 
     source: str
@@ -111,9 +115,9 @@ class MeasuredCosts:
         """Whether devices slow each other down, so that stages which work at once do not gain by it."""
         return self.parallel_devices <= self.num_devices / 2
 
-    def price_call(self, num_devices: int) -> float:
-        """Seconds to start a compiled function on `num_devices`."""
-        return self.call_s + self.call_device_s * num_devices
+    def price_call(self, num_devices: int, num_arrays: int = CALL_ARRAYS) -> float:
+        """Seconds to start a compiled function on `num_devices` that takes and makes `num_arrays` arrays in all."""
+        return self.call_s + self.call_device_s * num_devices * num_arrays / CALL_ARRAYS
 
     def count_lanes(self, num_devices: int) -> float:
         """How many of `num_devices` send at full speed when all do."""
