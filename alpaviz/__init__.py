@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alpaviz import baselines, models, plan_figures
+    from alpaviz import baselines, cost, models, plan_figures
     from alpaviz.cluster import Cluster, DeviceType, Host, Link, describe_cluster, get_cluster, parse_cluster
     from alpaviz.errors import AlpaVizError
     from alpaviz.pins import Pin, PinKind
@@ -62,7 +62,7 @@ _HOMES = {
     "value_and_grad": "program",
 }
 
-_MODULES = ("baselines", "models", "plan_figures")
+_MODULES = ("baselines", "cost", "models", "plan_figures")
 """Modules that are loaded when they are named: `alpaviz.models.get_model`."""
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "attached_cluster",
     "baselines",
     "compare_plans",
+    "cost",
     "describe_cluster",
     "get_cluster",
     "grad",

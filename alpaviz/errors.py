@@ -68,3 +68,7 @@ class LaunchError(AlpaVizError):
 
 class VerificationError(AlpaVizError):
     """A plan could not be held against XLA: its process died, took too long, or could not trace the program."""
+
+
+class CalibrationError(AlpaVizError):
+    """Devices could not be measured, or a calibration is damaged or of other devices or versions."""

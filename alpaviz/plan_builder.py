@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from alpaviz.cluster import Cluster, place_submeshes
 from alpaviz.cluster.mesh import LogicalMesh, Submesh
+from alpaviz.cost import price_compute
 from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.realize import StageRealization, make_op_plan, sum_deferred, sum_times
 from alpaviz.intra.stage_problem import StageShapes
@@ -78,7 +79,15 @@ def build_plan(
     transfers = find_transfers(program, cluster, placed, ops, values, [r.arrivals for r in realized])
     sent = {(t.source_stage, t.value) for t in transfers if not t.once}
     stages = tuple(
-        _plan_stage(program, index, stage, placed[index], realized[index], {v for s, v in sent if s == index})
+        _plan_stage(
+            program,
+            index,
+            stage,
+            placed[index],
+            realized[index],
+            {v for s, v in sent if s == index},
+            is_alone=len(chosen) == 1,
+        )
         for index, stage in enumerate(chosen)
     )
     estimate = estimate_step(program, cluster, stages, transfers, schedule)
@@ -147,12 +156,16 @@ def _plan_stage(
     submesh: Submesh,
     realization: StageRealization,
     sent: Collection[int],
+    *,
+    is_alone: bool,
 ) -> StagePlan:
     price = stage.solved.price
     assert price is not None, "a chosen stage is feasible"
     by_role = {role: dict(sum_times([op for op in realization.ops if op.role == role.value])) for role in Role}
     for part, seconds in sum_deferred(realization.ops).items():
         by_role[Role.UPDATE][part] = by_role[Role.UPDATE].get(part, 0.0) + seconds
+    for role, seconds in _price_running(program, stage.mesh, price.gradient_bytes, realization.ops, is_alone=is_alone):
+        by_role[role]["compute"] = by_role[role].get("compute", 0.0) + seconds
     count = {Role.FORWARD: program.num_microbatches, Role.BACKWARD: program.num_microbatches, Role.UPDATE: 1}
     total: dict[str, float] = {}
     for role, times in by_role.items():
@@ -177,6 +190,34 @@ def _plan_stage(
         objective=stage.solved.objective, bound=stage.solved.bound,
         weights_s=min(backward, _sum_free_backward(realization, sent)),
     )  # fmt: skip
+
+
+def _price_running(
+    program: Program, mesh: LogicalMesh, gradient_bytes: float, ops: Sequence[OpPlan], *, is_alone: bool
+) -> list[tuple[Role, float]]:
+    """What a stage takes beside its ops, where costs were measured: to start compiled functions, and to add gradients.
+
+    A plan of one stage is one function; else forward, backward and update are one each. After each backward the
+    gradients are added to those of the microbatches before.
+    """
+    measured = mesh.device_type.measured
+    if measured is None:
+        return []
+    alone = is_alone or not program.has_gradient_marker
+    parts = [(Role.UPDATE, list(ops))] if alone else [(role, [op for op in ops if op.role == role]) for role in Role]
+    found = [(role, measured.price_call(mesh.num_devices, _count_arrays(part))) for role, part in parts]
+    if program.num_microbatches > 1:
+        # Two arrays are read and one is written; Adam moves 7 in the time of 12 ops.
+        moved = gradient_bytes * 12 * 3 / 7
+        seconds = price_compute(0.0, moved, "float32", mesh.device_type, "update", mesh.num_devices)
+        found.append((Role.BACKWARD, seconds))
+    return found
+
+
+def _count_arrays(ops: Sequence[OpPlan]) -> int:
+    """Arrays that a function of `ops` is given, and about as many as it gives back."""
+    made = {v for op in ops for v in op.outputs}
+    return 2 * len({v for op in ops for v in op.inputs if v is not None} - made)
 
 
 def _sum_free_backward(realization: StageRealization, sent: Collection[int]) -> float:

@@ -61,7 +61,7 @@ def timeline(plan: Plan) -> go.Figure:
     rows = names
     if "send" in bars:
         rows = [row for name in names for row in (name, f"{name} sends")]
-    figure = _make_figure(f"Timeline of a step of {plan.program.name}: {format_seconds(plan.estimate.step_s)}")
+    figure = make_figure(f"Timeline of a step of {plan.program.name}: {format_seconds(plan.estimate.step_s)}")
     for kind, items in bars.items():
         figure.add_bar(
             name=kind, orientation="h", marker={"color": COLOURS[kind], "line": {"width": 0.5, "color": "white"}},
@@ -82,7 +82,7 @@ def costs(plan: Plan) -> go.Figure:
     for stage in plan.stages:
         parts = {"compute": stage.compute_s, **dict(stage.collectives_s), "resharding": stage.resharding_s}
         columns[f"stage {stage.index}"] = {**parts, "waiting": max(0.0, step - sum(parts.values()))}
-    figure = _make_figure(f"Time of a step of {plan.program.name}: {format_seconds(step)}")
+    figure = make_figure(f"Time of a step of {plan.program.name}: {format_seconds(step)}")
     _stack(figure, columns, 1e3, format_seconds)
     figure.update_layout(yaxis={"title": "time a step (ms)"})
     return figure
@@ -100,7 +100,7 @@ def memory(plan: Plan) -> go.Figure:
         }
         for stage in plan.stages
     }
-    figure = _make_figure(f"Memory of the fullest device of each stage of {plan.program.name}")
+    figure = make_figure(f"Memory of the fullest device of each stage of {plan.program.name}")
     _stack(figure, columns, 1e-9, format_bytes)
     capacities = [stage.memory.capacity_bytes for stage in plan.stages]
     figure.add_scatter(
@@ -116,7 +116,7 @@ def compare(before: Plan, after: Plan) -> go.Figure:
     """Two plans side by side: the parts of their steps along the stage that works longest, in ms."""
     columns = {"before": _list_step_parts(before), "after": _list_step_parts(after)}
     old, new = format_seconds(before.estimate.step_s), format_seconds(after.estimate.step_s)
-    figure = _make_figure(f"Step of {after.program.name}: {old} before, {new} after")
+    figure = make_figure(f"Step of {after.program.name}: {old} before, {new} after")
     _stack(figure, columns, 1e3, format_seconds)
     figure.update_layout(yaxis={"title": "time a step (ms)"})
     return figure
@@ -126,7 +126,7 @@ def compare_all(plans: Mapping[str, Plan | None]) -> go.Figure:
     """Plans side by side by name, as in `compare`; a plan that does not exist (None) has an empty column."""
     columns = {name: {} if plan is None else _list_step_parts(plan) for name, plan in plans.items()}
     programs = dict.fromkeys(plan.program.name for plan in plans.values() if plan is not None)
-    figure = _make_figure(f"Step of {', '.join(programs)} by plan")
+    figure = make_figure(f"Step of {', '.join(programs)} by plan")
     _stack(figure, columns, 1e3, format_seconds)
     figure.update_layout(
         xaxis={"categoryorder": "array", "categoryarray": list(columns), "range": [-0.5, len(columns) - 0.5]},
@@ -142,7 +142,7 @@ def sweep(table: SweepTable) -> go.Figure:
     for row in table.rows:
         name = ", ".join(f"{other} {format_input(other, getattr(row, other))}" for other in others)
         lines.setdefault(name, []).append(row)
-    figure = _make_figure(f"Step of {table.program} over {first}")
+    figure = make_figure(f"Step of {table.program} over {first}")
     for name, rows in lines.items():
         ordered = sorted(rows, key=lambda row: float(getattr(row, first)))
         figure.add_scatter(
@@ -171,7 +171,8 @@ def _list_step_parts(plan: Plan) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _make_figure(title: str) -> go.Figure:
+def make_figure(title: str) -> go.Figure:
+    """An empty figure in the style of all."""
     graph_objects = _import_plotly()
     return graph_objects.Figure(
         layout={

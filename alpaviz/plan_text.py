@@ -100,6 +100,7 @@ def _format_flops(flops: float) -> str:
 
 def _describe_header(plan: Plan) -> list[str]:
     program, cluster = plan.program, plan.cluster
+    measured = cluster.device_type.measured
     devices = f"{_count(cluster.num_hosts, 'host')} of {cluster.devices_per_host} x {cluster.device_type.name}"
     return [
         f"Plan of {program.name} on {cluster.name}",
@@ -107,6 +108,7 @@ def _describe_header(plan: Plan) -> list[str]:
         f"{_format_flops(program.flops)} a step, state of {format_bytes(program.state_bytes)}, "
         f"fingerprint {program.fingerprint}",
         f"  cluster   {devices}",
+        *([] if measured is None else [f"  costs     measured costs: {measured.source}"]),
         f"  pipeline  {_count(plan.num_stages, 'stage')}, {_count(plan.num_microbatches, 'microbatch')}, "
         f"schedule {plan.schedule}",
         *_describe_recomputed(program),

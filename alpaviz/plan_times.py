@@ -19,8 +19,8 @@ def estimate_step(
 ) -> StepEstimate:
     """Where a step's time goes, along the stage (or the stages that share devices) that works longest."""
     order = get_order(schedule, len(stages), program.num_microbatches)
-    timeline = play_stages(order, stages, transfers)
-    without_sends = play_stages(order, stages, ())
+    timeline = play_stages(order, stages, transfers, cluster)
+    without_sends = play_stages(order, stages, (), cluster)
     busiest = max(range(len(order)), key=timeline.busy_s)
     row = [stages[s] for s in sorted({task.stage for task in order[busiest]})]
     collectives: dict[str, float] = defaultdict(float)

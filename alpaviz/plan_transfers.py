@@ -60,7 +60,9 @@ def price_transfer(cluster: Cluster, source: Submesh, target: Submesh, num_bytes
     target_hosts = {host for host, _ in target.devices}
     if source_hosts == target_hosts and len(source_hosts) == 1:
         link = cluster.hosts[0].link
-        lanes = min(len(source.devices), len(target.devices))
+        lanes = float(min(len(source.devices), len(target.devices)))
+        if cluster.device_type.measured is not None:
+            lanes = cluster.device_type.measured.count_lanes(int(lanes))
     else:
         link = cluster.network
         lanes = min(len(source_hosts), len(target_hosts))

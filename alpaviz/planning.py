@@ -149,6 +149,12 @@ class PlanningSession:
     def _run_programme(self, table: StageCostTable, constraints: StageConstraints) -> StageChoice:
         """The best stages of `table`; its last axis counts stages to the end, or all stages where those matter."""
         devices, microbatches = self.cluster.num_devices, self.program.num_microbatches
+        measured = self.cluster.device_type.measured
+        if measured is not None and measured.shares_hardware:
+            # Stages take turns, so a step takes all microbatches of all stages one after another.
+            turns = StageCostTable(table.latency * microbatches, table.sizes)
+            if self.options.schedule in ("1f1b", "gpipe"):
+                return choose_stages(turns, devices, 1, constraints)
         if self.options.schedule in ("1f1b", "gpipe"):
             return choose_stages(table, devices, microbatches, constraints)
         return choose_stages_by_count(table, devices, microbatches, constraints, num_chunks=self.candidates.num_chunks)

@@ -188,13 +188,18 @@ class StageCandidates:
         return left > 0
 
     def _price_entry(self, first: int, option: MeshOption) -> float:
-        """Seconds to pass the cut before layer `first`, activations there and cotangents back."""
+        """Seconds to pass the cut before layer `first` (activations there, cotangents back) and to start the stage."""
+        measured = self.cluster.device_type.measured
+        is_alone = option.mesh.num_devices == self.cluster.num_devices
+        calls = 0.0 if measured is None or is_alone else 2 * measured.price_call(option.mesh.num_devices)
         if first == 0:
-            return 0.0
+            return calls
         one_host = self.cluster.num_hosts == 1
         link = self.cluster.hosts[0].link if one_host else self.cluster.network
-        lanes = option.mesh.num_devices if one_host else option.mesh.submesh.num_hosts
-        return 2 * link.latency + self._passing[first] / (link.bandwidth * lanes)
+        lanes: float = option.mesh.num_devices if one_host else option.mesh.submesh.num_hosts
+        if one_host and measured is not None:
+            lanes = measured.count_lanes(option.mesh.num_devices)
+        return calls + 2 * link.latency + self._passing[first] / (link.bandwidth * lanes)
 
     def _list_allowed_options(self, pins: Sequence[Pin]) -> frozenset[int]:
         """Options that a pin of every stage's logical mesh leaves."""

@@ -152,9 +152,13 @@ def change_cluster(cluster: Cluster, point: Point, dtype: str) -> Cluster:
     host, device = cluster.hosts[0], cluster.device_type
     if "device_memory" in point:
         device = replace(device, memory_bytes=point["device_memory"])
+    factor = 1.0
     if "flops" in point:
         factor = point["flops"] / device.peak_flops(dtype)
         device = replace(device, flops=tuple((name, rate * factor) for name, rate in device.flops))
+    if device.measured is not None:
+        links = point.get("link_bandwidth", host.link.bandwidth) / host.link.bandwidth
+        device = replace(device, measured=device.measured.scale(factor, links))
     link = replace(host.link, bandwidth=point.get("link_bandwidth", host.link.bandwidth))
     network = replace(cluster.network, bandwidth=point.get("network_bandwidth", cluster.network.bandwidth))
     hosts = (replace(host, device_type=device, link=link),) * int(point.get("num_hosts", cluster.num_hosts))

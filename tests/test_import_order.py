@@ -47,6 +47,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("baselines",),
     ("widget",),
     ("runtime",),
+    ("calibration",),
     ("verify",),
     ("models",),
     ("lab",),
@@ -55,7 +56,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
 )
 """Modules and packages from the first to the last; each may import its own row and those above. `*` ends a prefix."""
 
-MAY_IMPORT_JAX = ("program", "runtime", "models")
+MAY_IMPORT_JAX = ("program", "runtime", "calibration", "models")
 HEAVY = (
     "jax", "jaxlib", "numpy", "msgspec", "plotly", "ray", "anywidget", "ipywidgets", "highspy", "pulp", "jupyterlab",
 )  # fmt: skip

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
+from alpaviz.cluster.measured import MeasuredCosts
 from alpaviz.errors import InvalidClusterError
 
 DTYPES = (
@@ -30,12 +32,15 @@ class DeviceType:
         memory_bytes: bytes of device memory.
         memory_bandwidth: bytes/s.
         flops: (dtype name, peak FLOP/s) pairs, dense; a dtype that is missing runs at the `float32` rate.
+        measured: what these devices were measured to reach; None where costs come from the figures above.
     """
 
     name: str
     memory_bytes: float
     memory_bandwidth: float
     flops: tuple[tuple[str, float], ...]
+    # Not hashed, as meshes are keys of many caches.
+    measured: MeasuredCosts | None = field(default=None, hash=False, repr=False)
 
     def __post_init__(self) -> None:
         owner = f"device type {self.name!r}"
@@ -67,6 +72,26 @@ class Link:
         _require_positive("link", "bandwidth", self.bandwidth, "bytes/s")
         if not (isinstance(self.latency, (int, float)) and math.isfinite(self.latency) and self.latency >= 0):
             raise InvalidClusterError(f"link: latency must be a number of seconds of at least 0, not {self.latency!r}.")
+
+
+class Measured(Protocol):
+    """What `Cluster.calibrated` needs to know; `alpaviz.calibration.Calibration` is such."""
+
+    @property
+    def device(self) -> str:
+        """Name of the device type."""
+
+    @property
+    def device_kind(self) -> str:
+        """As JAX calls the devices."""
+
+    @property
+    def costs(self) -> MeasuredCosts:
+        """What the cost model computes with."""
+
+    @property
+    def link(self) -> Link | None:
+        """Between devices of a host; None if there is one device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +134,26 @@ class Cluster:
         from alpaviz.cluster.toml_cluster import read_cluster
 
         return read_cluster(path)
+
+    def calibrated(self, calibration: Measured) -> Cluster:
+        """This cluster with measured costs: ops, collectives inside a host, and the link between its devices.
+
+        The network between hosts stays as it is described.
+
+        Raises:
+            InvalidClusterError: the calibration is of other devices.
+        """
+        host, known = self.hosts[0], calibration.device
+        if known != host.device_type.name:
+            raise InvalidClusterError(
+                f"cluster {self.name!r} has devices of type {host.device_type.name!r}, the calibration is of "
+                f"{known!r} ({calibration.device_kind}). Measure on the devices that you plan for."
+            )
+        kind = replace(
+            host.device_type, measured=calibration.costs, memory_bandwidth=calibration.costs.memory_bandwidth
+        )
+        link = calibration.link or host.link
+        return replace(self, hosts=(replace(host, device_type=kind, link=link),) * len(self.hosts))
 
     def __post_init__(self) -> None:
         if not self.hosts:

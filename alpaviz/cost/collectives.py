@@ -1,7 +1,8 @@
 """Collectives by the alpha-beta model on the links that their mesh axes run over.
 
 All groups of devices over the axes communicate at once; `LogicalMesh.groups` says what one of them gets of the links
-that it crosses and of the network cards that it shares. Over several axes a collective is done axis by axis, or by all
+that it crosses and of the network cards that it shares. Inside a host, where collectives were measured
+(`DeviceType.measured`), what was measured counts. Over several axes a collective is done axis by axis, or by all
 of them as one group; of all ways (`alpaviz.cost.algorithms`) the quickest counts, as a library would choose it.
 """
 
@@ -40,7 +41,12 @@ def list_lines(kind: CollectiveKind, mesh: LogicalMesh, axes: tuple[MeshAxis, ..
     axes = tuple(axis for axis in axes if sizes[axis] > 1)
     if not axes:
         return ()
-    lines = _list_flat(kind, mesh.group(axes))
+    group, measured = mesh.group(axes), mesh.device_type.measured
+    if measured is not None and group.across is None:
+        line = measured.find_line(kind, group.size, mesh.num_devices)
+        if line is not None:
+            return (line,)
+    lines = _list_flat(kind, group)
     if len(axes) > 1 and kind != "collective-permute":
         lines.append(_price_by_axis(kind, [mesh.group((axis,)) for axis in axes]))
     return tuple(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alpaviz.cluster.catalogue import load_catalogue
 from alpaviz.cluster.description import DeviceType
+from alpaviz.cluster.measured import COUNTED_IN_FLOPS, MeasuredCosts, slow_down
 
 _BEST_MATMUL = {
     (name, dtype): share for name, entry in load_catalogue().devices.items() for dtype, share in entry.matmul_efficiency
@@ -23,7 +24,12 @@ bfloat16 reaches half of an A100's peak, one of 256 cubed a fortieth."""
 
 
 def price_compute(
-    flops: float, bytes_moved: float, dtype: str, device_type: DeviceType, op_class: str = "elementwise"
+    flops: float,
+    bytes_moved: float,
+    dtype: str,
+    device_type: DeviceType,
+    op_class: str = "elementwise",
+    num_devices: int = 1,
 ) -> float:
     """Seconds of one op on one device.
 
@@ -33,14 +39,42 @@ def price_compute(
     Args:
         flops, bytes_moved: of this device's share.
         dtype: of the operands, as numpy names it; a device that has no rate for it computes at its float32 rate.
-        op_class: `"matmul"`, `"convolution"`, `"gather"` or `"elementwise"`; any other is taken for elementwise.
+        op_class: `"matmul"`, `"convolution"`, `"gather"`, `"transcendental"`, `"reduction"`, `"update"` (elementwise on
+            the state, which no cache holds) or `"elementwise"`; any other is taken for elementwise. The last four
+            differ only where costs were measured.
+        num_devices: that do the same at once: virtual devices share what the hardware has.
     """
     if flops <= 0 and bytes_moved <= 0:
         return 0.0
+    if device_type.measured is not None:
+        seconds = _price_measured(device_type.measured, flops, bytes_moved, dtype, device_type, op_class, num_devices)
+        if seconds is not None:
+            return seconds
     memory_s = bytes_moved / (device_type.memory_bandwidth * _BANDWIDTH_EFFICIENCY)
     compute_s = flops / (device_type.peak_flops(dtype) * find_efficiency(op_class, device_type, dtype))
     has_kernel = op_class in ("matmul", "convolution", "gather")
     return max(memory_s, compute_s) + (_KERNEL_S if has_kernel else 0.0)
+
+
+def _price_measured(
+    measured: MeasuredCosts,
+    flops: float,
+    bytes_moved: float,
+    dtype: str,
+    device_type: DeviceType,
+    op_class: str,
+    num_devices: int,
+) -> float | None:
+    """By what was measured of this class; None if nothing was."""
+    rate = measured.find_rate(op_class, dtype) or measured.find_rate("elementwise", dtype)
+    if rate is None:
+        return None
+    if rate.op_class not in COUNTED_IN_FLOPS:
+        return rate.price(bytes_moved, num_devices)
+    # A dtype that was not measured runs as many times quicker as its peak is higher.
+    other = 1.0 if rate.dtype == dtype else device_type.peak_flops(rate.dtype) / device_type.peak_flops(dtype)
+    memory_s = bytes_moved / device_type.memory_bandwidth * slow_down(num_devices, rate.parallel_devices)
+    return max(rate.price(flops, num_devices) * other, memory_s)
 
 
 def find_efficiency(op_class: str, device_type: DeviceType, dtype: str = "bfloat16") -> float:

@@ -16,7 +16,7 @@ from alpaviz.cost import plan_resharding, price_collective, price_compute, price
 from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.strategy_table import Specs, StrategyTable
 from alpaviz.plan import PlannedCollective
-from alpaviz.program.program import Op, Program, Value
+from alpaviz.program.program import Op, Program, Role, Value
 from alpaviz.program.rule import ShardingRule
 from alpaviz.program.strategy import (
     Strategy,
@@ -36,6 +36,16 @@ _OP_CLASSES = {
     "gather": "gather",
     "scatter-add": "gather",
 }
+_TRANSCENDENTAL = (
+    "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erf_inv", "erfc", "sin", "cos", "tan", "pow",
+    "rsqrt", "cbrt", "lgamma", "digamma", "atan2",
+)  # fmt: skip
+_REDUCTIONS = (
+    "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin", "cumsum",
+    "cumprod", "cummax", "cumlogsumexp", "reduce_window_sum", "reduce_window_max", "sort", "top_k",
+)  # fmt: skip
+_OP_CLASSES.update(dict.fromkeys(_TRANSCENDENTAL, "transcendental"), **dict.fromkeys(_REDUCTIONS, "reduction"))
+_FUSED = ("elementwise", "transcendental", "reduction", "update")
 _NO_WORK = frozenset(
     {"reshape", "squeeze", "expand_dims", "stop_gradient", "optimization_barrier", "broadcast_in_dim", "iota", "copy"}
 )
@@ -169,7 +179,7 @@ class MeshCosts:
     def price_op(self, program: Program, op: Op, strategy: Strategy) -> OpCost:
         """Compute time and collectives of `op` under `strategy`."""
         dtypes = tuple(program.values[v].dtype for v in (*op.inputs, *op.outputs) if v is not None)
-        key = (op.primitive, op.rule, strategy.label, strategy.is_deferred, dtypes, op.flops)
+        key = (op.primitive, op.rule, strategy.label, strategy.is_deferred, dtypes, op.flops, op.role)
         if key not in self._op_costs:
             self._op_costs[key] = self._price(program, op, strategy)
         return self._op_costs[key]
@@ -177,7 +187,7 @@ class MeshCosts:
     def price_all(self, program: Program, op: Op, table: StrategyTable) -> tuple[FloatArray, FloatArray]:
         """Seconds of `op` under each strategy of `table` whenever it runs, and once a step; (strategies,) each."""
         dtypes = tuple(program.values[v].dtype for v in (*op.inputs, *op.outputs) if v is not None)
-        key = (op.primitive, op.rule, table, dtypes, op.flops)
+        key = (op.primitive, op.rule, table, dtypes, op.flops, op.role)
         if key not in self._prices:
             prices = [self.price_op(program, op, s) for s in table.strategies]
             self._prices[key] = np.array([p.micro_s for p in prices]), np.array([p.once_s for p in prices])
@@ -186,6 +196,8 @@ class MeshCosts:
     def _price(self, program: Program, op: Op, strategy: Strategy) -> OpCost:
         values = program.values
         op_class = _OP_CLASSES.get(op.primitive, "elementwise")
+        if op.role is Role.UPDATE and op_class in ("elementwise", "transcendental"):
+            op_class = "update"
         results = [
             self.local_bytes(values[v], spec)
             for v, spec in zip(op.outputs, strategy.output_specs, strict=True)
@@ -199,14 +211,16 @@ class MeshCosts:
                 if v is not None
             ]
             # XLA fuses elementwise chains: an intermediate is written once and its readers find it in registers.
-            moved = sum(results) if op_class == "elementwise" else sum(operands) + sum(results)
+            moved = sum(results) if op_class in _FUSED else sum(operands) + sum(results)
+            if op_class == "reduction" and self.mesh.device_type.measured is not None:
+                moved = sum(operands)  # which is what was measured
             first = next((v for v in op.inputs if v is not None), op.outputs[0])
             dtype = values[first].dtype if first is not None else "float32"
             split = 1
             for axis in strategy.split_axes:
                 split *= self.axis_sizes[axis]
             flops = self._count_body_flops(op.rule, strategy) if op.rule.body else op.flops / split
-            compute = price_compute(flops, moved, dtype, self.mesh.device_type, op_class)
+            compute = price_compute(flops, moved, dtype, self.mesh.device_type, op_class, self.mesh.num_devices)
         collectives = self._list_collectives(strategy, sum(results)) + self._list_body_collectives(op.rule, strategy)
         return OpCost(compute, self._list_exchanges(program, op, strategy) + collectives)
 

@@ -22,6 +22,11 @@ _KINDS = (
 """What JAX calls a device -> our name of its type; the first that matches."""
 
 
+def find_type_name(kind: str) -> str | None:
+    """Our name of the type of devices that JAX calls `kind`; None for an unknown one."""
+    return next((ours for pattern, ours in _KINDS if re.search(pattern, kind, re.IGNORECASE)), None)
+
+
 def attached_cluster() -> Cluster:
     """This process's JAX devices as a cluster of one host (of several where JAX runs on several processes).
 
@@ -32,7 +37,7 @@ def attached_cluster() -> Cluster:
     """
     devices = jax.devices()
     kind = devices[0].device_kind
-    name = next((ours for pattern, ours in _KINDS if re.search(pattern, kind, re.IGNORECASE)), None)
+    name = find_type_name(kind)
     if name is None:
         raise InvalidClusterError(
             f"The attached devices are of kind {kind!r}, which has no figures here (known: {', '.join(DEVICES)}). "

@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from alpaviz.cluster.description import Cluster
 from alpaviz.errors import AlpaVizError
 from alpaviz.plan import Plan, StagePlan, Transfer
 from alpaviz.schedule.orders import Order, TaskKind, count_change, get_order
-from alpaviz.schedule.timeline import Send, StageDurations, Timeline, TimelineEvent, simulate_schedule
+from alpaviz.schedule.timeline import Send, Sharing, StageDurations, Timeline, TimelineEvent, simulate_schedule
 from alpaviz.types import DeviceId
 
 ONCE = -1
@@ -92,13 +93,13 @@ def simulate(plan: Plan, schedule: str | None = None) -> Simulation:
     name = schedule or plan.schedule
     order = get_order(name, plan.num_stages, plan.num_microbatches)
     _check_devices(order, plan.stages, name)
-    timeline = play_stages(order, plan.stages, plan.transfers)
+    timeline = play_stages(order, plan.stages, plan.transfers, plan.cluster)
     memory = tuple(_follow_memory(row, events, plan.stages) for row, events in enumerate(timeline.stages))
     return Simulation(name, timeline, timeline.makespan_s, memory, _total_traffic(plan, timeline))
 
 
-def play_stages(order: Order, stages: Sequence[StagePlan], transfers: Sequence[Transfer]) -> Timeline:
-    """The timeline of one step."""
+def play_stages(order: Order, stages: Sequence[StagePlan], transfers: Sequence[Transfer], cluster: Cluster) -> Timeline:
+    """The timeline of one step; on measured devices that share hardware, stages take turns."""
     durations = [StageDurations(s.forward_s, s.backward_s, s.update_s, s.weights_s) for s in stages]
     sends: dict[tuple[int, int], float] = defaultdict(float)
     once: dict[tuple[int, int], float] = defaultdict(float)
@@ -106,8 +107,16 @@ def play_stages(order: Order, stages: Sequence[StagePlan], transfers: Sequence[T
         kept = once if transfer.once else sends
         pair = transfer.source_stage, transfer.target_stage
         kept[pair] = max(kept[pair], transfer.time_s) if transfer.once else kept[pair] + transfer.time_s
-    timeline = simulate_schedule(order, durations, sends)
+    timeline = simulate_schedule(order, durations, sends, find_sharing(stages, cluster))
     return _add_last_sends(timeline, once)
+
+
+def find_sharing(stages: Sequence[StagePlan], cluster: Cluster) -> Sharing | None:
+    """What each stage takes of hardware that all share; None where devices have their own, or were not measured."""
+    measured = cluster.device_type.measured
+    if measured is None or not measured.shares_hardware:
+        return None
+    return Sharing(tuple(min(1.0, stage.num_devices / measured.parallel_devices) for stage in stages))
 
 
 def _add_last_sends(timeline: Timeline, once: Mapping[tuple[int, int], float]) -> Timeline:

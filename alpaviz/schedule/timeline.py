@@ -37,6 +37,13 @@ class StageDurations:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """All stages work on the same hardware, as virtual devices do: each at work takes its share of it, at most 1."""
+
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TimelineEvent:
     """`task` runs from `start_s` to `end_s`."""
 
@@ -99,6 +106,7 @@ def simulate_schedule(
     order: Order,
     durations: Sequence[StageDurations],
     transfers: Mapping[tuple[int, int], float] | None = None,
+    sharing: Sharing | None = None,
 ) -> Timeline:
     """Play `order`.
 
@@ -110,12 +118,13 @@ def simulate_schedule(
     Args:
         durations: of each stage.
         transfers: (source stage, target stage) -> seconds for each microbatch.
+        sharing: of hardware by all stages; None where each has its own.
 
     Raises:
         ValueError: the order waits for itself.
     """
-    player = _Player(order, durations, transfers or {})
-    player.play()
+    player = _Player(order, durations, transfers or {}, sharing)
+    player.play() if sharing is None else player.take_turns()
     sends = tuple(sorted(player.sends, key=lambda send: (send.start_s, send.source, send.target)))
     return Timeline(tuple(map(tuple, player.events)), sends, max(player.free, default=0.0))
 
@@ -124,9 +133,14 @@ class _Player:
     """What changes while a schedule plays."""
 
     def __init__(
-        self, order: Order, durations: Sequence[StageDurations], transfers: Mapping[tuple[int, int], float]
+        self,
+        order: Order,
+        durations: Sequence[StageDurations],
+        transfers: Mapping[tuple[int, int], float],
+        sharing: Sharing | None = None,
     ) -> None:
-        self.order, self.durations = order, durations
+        self.order, self.durations, self.sharing = order, durations, sharing
+        self.running: list[tuple[float, float]] = []  # (end, share of the hardware) of tasks
         self.events: list[list[TimelineEvent]] = [[] for _ in order]
         self.sends: list[Send] = []
         self.free = [0.0] * len(order)
@@ -163,6 +177,31 @@ class _Player:
         if stuck:
             raise ValueError(f"the schedule waits for itself: {stuck}")
 
+    def take_turns(self) -> None:
+        """Play on shared hardware: of the tasks that come next in their rows, the one that can start first does."""
+        position = [0] * len(self.order)
+        for _ in range(sum(map(len, self.order))):
+            waiting = [
+                (max(ready, self.free[row]), row)
+                for row, tasks in enumerate(self.order)
+                if position[row] < len(tasks) and (ready := self._ready_at(tasks[position[row]])) is not None
+            ]
+            if not waiting:
+                stuck = [tasks[position[r]] for r, tasks in enumerate(self.order) if position[r] < len(tasks)]
+                raise ValueError(f"the schedule waits for itself: {stuck}")
+            start, row = min((self._wait_for_room(ready, self.order[r][position[r]]), r) for ready, r in waiting)
+            self._run(row, self.order[row][position[row]], start)
+            position[row] += 1
+
+    def _wait_for_room(self, ready: float, task: Task) -> float:
+        """When enough of the hardware is free for `task`."""
+        assert self.sharing is not None, "only where hardware is shared"
+        share = self.sharing.shares[task.stage]
+        for moment in sorted({ready, *(end for end, _ in self.running if end > ready)}):
+            if share + sum(other for end, other in self.running if end > moment) <= 1 + 1e-9:
+                return moment
+        raise AssertionError("after the last end all is free")
+
     def _ready_at(self, task: Task) -> float | None:
         """When the inputs of `task` are there; None while something that it needs has not run."""
         if task.kind is TaskKind.UPDATE:
@@ -188,6 +227,9 @@ class _Player:
         end = start + self.durations[stage].of(task.kind)
         self.events[row].append(TimelineEvent(task, start, end))
         self.free[row] = end
+        if self.sharing is not None:
+            self.running = [entry for entry in self.running if entry[0] > start]
+            self.running.append((end, self.sharing.shares[stage]))
         if task.kind in (TaskKind.UPDATE, TaskKind.WEIGHT_GRADIENT):
             return
         is_forward = task.kind is TaskKind.FORWARD

@@ -106,9 +106,10 @@ def _render_head(plan: Plan) -> str:
         f"({plan.schedule}) · {_format_count(program.num_ops, 'op')} in {_format_count(program.num_layers, 'layer')}"
     )
     parts = list_step_parts(estimate)
+    measured = ", measured costs" if cluster.device_type.measured is not None else ""
     return (
         f"<div><b>{escape(program.name)}</b> on <b>{escape(cluster.name)}</b>: "
-        f'<b style="font-size:16px">{format_seconds(estimate.step_s)}</b> a step (estimate)</div>'
+        f'<b style="font-size:16px">{format_seconds(estimate.step_s)}</b> a step (estimate{measured})</div>'
         f'<div style="{_DIM}">{escape(facts)}</div>'
         + _render_bar(parts, _PART_COLOURS, sum(seconds for _, seconds in parts), "Step time")
         + _render_legend(parts, _PART_COLOURS, estimate.step_s)

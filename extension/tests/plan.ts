@@ -79,7 +79,13 @@ export function makePlan(change: Partial<Plan> = {}): Plan {
       name: 'p3.16xlarge:1',
       hosts: [
         {
-          device_type: { name: 'V100', memory_bytes: 16e9, memory_bandwidth: 9e11, flops: [['float32', 1.5e13]] },
+          device_type: {
+            name: 'V100',
+            memory_bytes: 16e9,
+            memory_bandwidth: 9e11,
+            flops: [['float32', 1.5e13]],
+            measured: null,
+          },
           num_devices: 8,
           link: { bandwidth: 1.5e11, latency: 1e-6 },
         },

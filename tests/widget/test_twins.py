@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from alpaviz import plan, plan_explanation, planner_state, stage_variants
-from alpaviz.cluster import description
+from alpaviz.cluster import description, measured
 from alpaviz.pins import Pin, PinKind
 from alpaviz.planner_state import PlannerState
 from alpaviz.widget import variant_offers
@@ -19,6 +19,7 @@ TWINS = [
     ("plan.ts", plan, ("PlannedCollective", "PlannedResharding", "OpPlan", "ValuePlan", "MemoryEstimate", "StagePlan",
                        "Transfer", "StepEstimate", "ProgramSummary", "PlanTry", "SolverReport", "Plan")),
     ("cluster.ts", description, ("DeviceType", "Link", "Host", "Cluster")),
+    ("cluster.ts", measured, ("MeasuredRate", "MeasuredCollective", "MeasuredCosts")),
     ("planner-state.ts", planner_state, ("SolveProgress", "Alternative")),
     ("variants.ts", stage_variants, ("Regret",)),
     ("variants.ts", variant_offers, ("OfferedVariant", "OfferedVariants")),

@@ -83,7 +83,9 @@ export class HeaderView implements View {
           `${formatCount(count)} × ${device?.name ?? 'device'} · ${formatPlural(program.num_ops, 'op')}, ${formatPlural(program.num_layers, 'layer')}`,
       ),
     );
+    const measured = device?.measured ?? null;
     const facts = [
+      ...(measured === null ? [] : [`measured costs (${measured.source})`]),
       formatPlural(stages.length, 'stage'),
       `${formatPlural(num_microbatches, 'microbatch', 'microbatches')} (${schedule})`,
       `model FLOP utilisation ${formatPercent(estimate.model_flops_utilisation)}`,
