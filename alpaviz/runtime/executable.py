@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from alpaviz.errors import LaunchError
 from alpaviz.plan import Plan
 from alpaviz.program.program import Program
+from alpaviz.runtime.checkpoint_index import CheckpointIndex
+from alpaviz.runtime.checkpoints import Written, open_checkpoint, write_checkpoint
 
 MeasuredTimes = dict[int, dict[str, float]]
 """By stage: `forward_s` and `backward_s` of one microbatch, `update_s`, and `step_s` of the whole step."""
@@ -46,6 +50,44 @@ class Executable(ABC):
             LaunchError: the state is not the one that was planned for.
         """
 
+    def save(self, state: Any, folder: str | PathLike[str], step: int | None = None) -> Path:
+        """Write `state` as a checkpoint, each host what it owns: whole or not at all. Its path, in `folder`.
+
+        It can be restored onto any plan of the same step. One executable at a time may save into a folder; hosts must
+        share the file system that it is in.
+
+        Args:
+            step: number of training steps that led to the state; by default one more than that of the newest
+                checkpoint in `folder`.
+
+        Raises:
+            CheckpointError: it could not be written; older checkpoints are as they were.
+            LaunchError: `state` is not the step's.
+        """
+        self.refuse_if_unusable()
+        return write_checkpoint(self.program, folder, step, lambda partial: self._write_pieces(state, partial))
+
+    def restore(self, folder: str | PathLike[str], step: int | None = None) -> Any:
+        """The state of a checkpoint, in the plan's layouts: no device or host ever holds what the plan splits.
+
+        Args:
+            step: that the checkpoint was saved at; by default the newest (`alpaviz.list_checkpoints(folder)[-1]`).
+
+        Raises:
+            CheckpointError: there is no such checkpoint, it is damaged, or of another state; the leaf is named.
+        """
+        self.refuse_if_unusable()
+        path, index = open_checkpoint(self.program, folder, step)
+        return self._read_pieces(path, index)
+
+    @abstractmethod
+    def _write_pieces(self, state: Any, partial: Path) -> Written:
+        """Let each host write its pieces of `state` into `partial`."""
+
+    @abstractmethod
+    def _read_pieces(self, folder: Path, index: CheckpointIndex) -> Any:
+        """The state in a checkpoint of the program's own leaves."""
+
     @abstractmethod
     def fetch(self, tree: Any) -> Any:
         """`tree` (a state or a result) as arrays of the host."""
@@ -66,6 +108,10 @@ class Executable(ABC):
         """Raise if the executable has been closed."""
         if self.is_closed:
             raise LaunchError("This executable has been closed: launch the plan again.")
+
+    def refuse_if_unusable(self) -> None:
+        """Raise if the executable has been closed, or if nothing more can run on it."""
+        self.refuse_if_closed()
 
     def refuse_unknown_stage(self, stage: int) -> None:
         """Raise if the plan has no such stage."""

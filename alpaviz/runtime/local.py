@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +20,9 @@ from alpaviz.program.jax_internals import is_extended
 from alpaviz.program.leaves import is_non_array, mark_non_arrays, restore_non_arrays
 from alpaviz.program.program import Program, Role
 from alpaviz.runtime.arguments import assemble_results, flatten_arguments, is_batch, slice_microbatch, to_host
+from alpaviz.runtime.checkpoint_index import CheckpointIndex
+from alpaviz.runtime.checkpoint_pieces import read_leaves, write_pieces
+from alpaviz.runtime.checkpoints import Written
 from alpaviz.runtime.donation import StateMover, copy_given
 from alpaviz.runtime.executable import Executable, MeasuredTimes
 from alpaviz.runtime.fused import FusedStep
@@ -29,7 +33,7 @@ from alpaviz.runtime.partition import partition_program
 from alpaviz.runtime.pieces import move_array
 from alpaviz.runtime.stacked import join_lanes, split_lanes
 from alpaviz.runtime.stage_worker import StageWorker
-from alpaviz.runtime.state_leaves import StateLeaf, list_state_leaves, unflatten_state
+from alpaviz.runtime.state_leaves import StateLeaf, flatten_state, list_state_leaves, unflatten_state
 
 Mailbox = dict[tuple[int, int, int], Any]
 """(value, microbatch, target stage) -> what was sent."""
@@ -185,6 +189,20 @@ class LocalExecutable(Executable):
     def _shard(self, leaf: StateLeaf) -> Any:
         """Where the plan keeps a leaf of the state."""
         return self._layouts[self.plan.values[leaf.value].stage].shard(leaf.value, len(leaf.shape))
+
+    def _write_pieces(self, state: Any, partial: Path) -> Written:
+        leaves = list_state_leaves(self.program)
+        arrays = dict(zip(leaves, flatten_state(self.program, state), strict=True))
+        placed = {
+            leaf: array if isinstance(array, jax.Array) else move_array(array, self._shard(leaf), leaf.dtype)
+            for leaf, array in arrays.items()
+        }
+        return [write_pieces(partial, 0, placed)]
+
+    def _read_pieces(self, folder: Path, index: CheckpointIndex) -> Any:
+        leaves = list_state_leaves(self.program)
+        arrays = read_leaves(self.program, folder, index, {leaf: self._shard(leaf) for leaf in leaves})
+        return unflatten_state(self.program, [arrays[leaf.value] for leaf in leaves])
 
     def fetch(self, tree: Any) -> Any:
         return jax.tree.map(fetch_leaf, tree)

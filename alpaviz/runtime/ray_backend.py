@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +18,8 @@ from alpaviz.plan_file import plan_to_json
 from alpaviz.program.leaves import is_non_array, mark_non_arrays, restore_non_arrays
 from alpaviz.program.program import Program, Role, ValueKind
 from alpaviz.runtime.arguments import assemble_results, flatten_arguments, is_batch
+from alpaviz.runtime.checkpoint_index import CheckpointIndex, StoredPiece
+from alpaviz.runtime.checkpoints import Written
 from alpaviz.runtime.chunk_runner import find_aval
 from alpaviz.runtime.executable import Executable
 from alpaviz.runtime.initialize import make_portable, refuse_other_state
@@ -27,7 +30,7 @@ from alpaviz.runtime.ray_worker import HostWorker, StepOrder, StepReport
 from alpaviz.runtime.recipes import pickle_by_value, pickle_recipe
 from alpaviz.runtime.remote_values import RemoteStore, RemoteValue, StoreKey
 from alpaviz.runtime.stacked import StackedArray, join_lanes, split_lanes
-from alpaviz.runtime.state_leaves import list_state_leaves, unflatten_state
+from alpaviz.runtime.state_leaves import flatten_state, list_state_leaves, unflatten_state
 
 DRAIN_S = 3.0
 """How long the other workers get to stop after one has failed."""
@@ -118,7 +121,7 @@ class RayExecutable(Executable):
             f"The worker of {where} died. Launch the plan again; the planner and its plan are as they were."
         )
 
-    def _refuse_if_unusable(self) -> None:
+    def refuse_if_unusable(self) -> None:
         self.refuse_if_closed()
         if self._fault:
             raise LaunchError(f"This executable cannot go on, as {self._fault}: close it and launch the plan again.")
@@ -144,7 +147,7 @@ class RayExecutable(Executable):
     def _run(
         self, arguments: tuple[Any, ...], *, is_timed: bool = False, keep_state: bool = False
     ) -> tuple[Any, list[StepReport]]:
-        self._refuse_if_unusable()
+        self.refuse_if_unusable()
         leaves = flatten_arguments(self.program, arguments)
         message = self._ray.put(self._make_order(leaves, is_timed, keep_state))
         reports: list[StepReport] = self._get([worker.run_step.remote(message) for worker in self._workers])
@@ -183,23 +186,25 @@ class RayExecutable(Executable):
         return results
 
     def place(self, state: Any) -> Any:
-        self._refuse_if_unusable()
+        self.refuse_if_unusable()
         leaves, structure = jax.tree.flatten(mark_non_arrays(state))
         counts = self.program.input_lanes[: len(leaves)]
         leaves = split_lanes(leaves, counts)
-        values = self.program.inputs[: len(leaves)]
-        arrays = {v: to_portable(leaf, self.program.values[v].dtype) for leaf, v in zip(leaves, values, strict=True)}
+        handles = self._place_leaves(dict(zip(self.program.inputs, leaves, strict=False)))
+        return restore_non_arrays(jax.tree.unflatten(structure, join_lanes(list(handles.values()), counts)))
+
+    def _place_leaves(self, leaves: Mapping[int, Any]) -> dict[int, RemoteValue]:
+        """Handles of state leaves, by value, after those that are here were sent to the workers."""
+        values = self.program.values
+        here = {v: leaf for v, leaf in leaves.items() if not isinstance(leaf, RemoteValue)}
         self._step += 1
-        message = self._ray.put(arrays)
+        message = self._ray.put({v: to_portable(leaf, values[v].dtype) for v, leaf in here.items()})
         self._get([worker.store.remote(self._step, message) for worker in self._workers])
-        handles = [
-            self._store.hold((self._step, v), self.program.values[v].shape, self.program.values[v].dtype)
-            for v in values
-        ]
-        return restore_non_arrays(jax.tree.unflatten(structure, join_lanes(handles, counts)))
+        made = {v: self._store.hold((self._step, v), values[v].shape, values[v].dtype) for v in here}
+        return {v: made.get(v, leaf) for v, leaf in leaves.items()}
 
     def initialize(self, init_fn: Callable[[Any], Any], key: Any) -> Any:
-        self._refuse_if_unusable()
+        self.refuse_if_unusable()
         refuse_other_state(self.program, init_fn, key)
         self._step += 1
         message = self._ray.put(pickle_by_value((init_fn, make_portable(key)), init_fn))
@@ -214,14 +219,34 @@ class RayExecutable(Executable):
         ]
         return unflatten_state(self.program, handles)
 
+    def _write_pieces(self, state: Any, partial: Path) -> Written:
+        values = [leaf.value for leaf in list_state_leaves(self.program)]
+        handles = self._place_leaves(dict(zip(values, flatten_state(self.program, state), strict=True)))
+        self._refuse_others(handles.values())
+        message = self._ray.put({v: handle.key for v, handle in handles.items()})
+        written: list[dict[str, list[StoredPiece]]] = self._get(
+            [worker.save.remote(message, str(partial)) for worker in self._workers]
+        )
+        return written
+
+    def _read_pieces(self, folder: Path, index: CheckpointIndex) -> Any:
+        self._step += 1
+        state = self._hold_state()  # before anything is read, so that workers forget what a failure leaves
+        message = self._ray.put(index)
+        self._get([worker.restore.remote(self._step, str(folder), message) for worker in self._workers])
+        return state
+
+    def _refuse_others(self, handles: Iterable[RemoteValue]) -> None:
+        if any(handle.owner is not self._store for handle in handles):
+            raise LaunchError("An array is on the workers of another executable: fetch it with that one.")
+
     def fetch(self, tree: Any) -> Any:
         lanes = [lane for leaf in jax.tree.leaves(tree) for lane in getattr(leaf, "lanes", (leaf,))]
         handles = {lane.key: lane for lane in lanes if isinstance(lane, RemoteValue)}
         found: dict[StoreKey, list[Piece]] = {key: [] for key in handles}
-        if any(handle.owner is not self._store for handle in handles.values()):
-            raise LaunchError("An array is on the workers of another executable: fetch it with that one.")
+        self._refuse_others(handles.values())
         if handles:
-            self._refuse_if_unusable()
+            self.refuse_if_unusable()
             for part in self._get([worker.fetch.remote(list(handles)) for worker in self._workers]):
                 for key, pieces in part.items():
                     found[key].extend(pieces)
@@ -238,7 +263,7 @@ class RayExecutable(Executable):
         return jax.tree.map(read, tree)
 
     def compiled_text(self, stage: int, part: str) -> str:
-        self._refuse_if_unusable()
+        self.refuse_if_unusable()
         self.refuse_unknown_stage(stage)
         texts: list[Any] = self._get([w.compiled_text.remote(stage, part) for w in self._workers])
         return str(next(text for text in texts if text is not None))

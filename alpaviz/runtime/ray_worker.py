@@ -13,6 +13,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alpaviz.errors import LaunchError
@@ -21,6 +22,7 @@ from alpaviz.runtime.remote_values import StoreKey
 
 if TYPE_CHECKING:
     from alpaviz.program.program import Program
+    from alpaviz.runtime.checkpoint_index import CheckpointIndex, StoredPiece
     from alpaviz.runtime.instructions import Instruction
     from alpaviz.runtime.stage_worker import StageWorker
 
@@ -377,6 +379,23 @@ class HostWorker:
 
         leaves = [leaf for leaf in list_state_leaves(self.program) if self.plan.values[leaf.value].stage == stage]
         return {leaf: self.stages[stage].shard(leaf.value) for leaf in leaves}
+
+    def save(self, keys: Mapping[int, StoreKey], folder: str) -> dict[str, list[StoredPiece]]:
+        """Write what this host owns of stored state, given by value, into its folder in `folder`."""
+        from alpaviz.runtime.checkpoint_pieces import write_pieces
+        from alpaviz.runtime.state_leaves import list_state_leaves
+
+        arrays = {leaf: self._store.get(keys[leaf.value]) for leaf in list_state_leaves(self.program)}
+        held = {leaf: array for leaf, array in arrays.items() if array is not None}
+        return write_pieces(Path(folder), self.host, held)
+
+    def restore(self, step: int, folder: str, index: CheckpointIndex) -> None:
+        """Read the state of this host's stages from a checkpoint, as the results of `step`."""
+        from alpaviz.runtime.checkpoint_pieces import read_leaves
+
+        for stage in self.stages:
+            made = read_leaves(self.program, Path(folder), index, self._shard_state(stage))
+            self._store.update(((step, v), array) for v, array in made.items())
 
     def fetch(self, keys: Sequence[StoreKey]) -> dict[StoreKey, Any]:
         """Pieces that this host holds of stored arrays."""
