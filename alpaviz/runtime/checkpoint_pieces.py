@@ -18,7 +18,8 @@ from alpaviz.program.jax_internals import is_extended
 from alpaviz.program.program import Program
 from alpaviz.runtime.checkpoint_index import CheckpointIndex, StoredLeaf, StoredPiece
 from alpaviz.runtime.chunk_runner import find_aval
-from alpaviz.runtime.pieces import Bounds, find_bounds, find_key_implementation, list_shards, spread_words, wrap_words
+from alpaviz.runtime.orbax_process import import_orbax, make_checkpointer
+from alpaviz.runtime.pieces import Bounds, find_bounds, find_key_implementation, list_pieces, spread_words, wrap_words
 from alpaviz.runtime.state_leaves import StateLeaf
 
 READ_BYTES = 256 * 2**20
@@ -31,34 +32,9 @@ Data = dict[tuple[int, str], np.ndarray]
 """Pieces by host and key."""
 
 
-def import_orbax() -> Any:
-    """Orbax's checkpoint package.
-
-    Raises:
-        CheckpointError: it is not installed.
-    """
-    try:
-        import orbax.checkpoint
-    except ImportError:
-        raise CheckpointError(
-            "Checkpoints need Orbax, which is not installed here: pip install alpaviz[checkpoints]."
-        ) from None
-    return orbax.checkpoint
-
-
 def name_host_folder(host: int) -> str:
     """Name, in a checkpoint, of the folder that a host writes."""
     return f"host_{host:04d}"
-
-
-def make_checkpointer(orbax: Any) -> Any:
-    """A checkpointer of this process alone, which waits for no other."""
-    me = jax.process_index()
-    options = orbax.options.MultiprocessingOptions(
-        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alpaviz{me}"
-    )
-    handler = orbax.PyTreeCheckpointHandler(multiprocessing_options=options)
-    return orbax.Checkpointer(handler, multiprocessing_options=options)
 
 
 # Writing.
@@ -75,22 +51,22 @@ def write_pieces(folder: Path, host: int, arrays: Mapping[StateLeaf, Any]) -> di
             f"Host {host} does not see the folder {folder}: checkpoints of several hosts need a file system that all "
             "of them share."
         )
-    data: dict[str, Any] = {}
+    data: dict[str, np.ndarray] = {}
     found: dict[str, list[StoredPiece]] = defaultdict(list)
     for number, (leaf, array) in enumerate(arrays.items()):
-        for part, (bounds, piece) in enumerate(list_shards(array)):
+        for part, (bounds, piece) in enumerate(list_pieces(array)):
             if piece.size == 0:
                 continue  # Orbax refuses empty arrays, and there is nothing to keep.
             key = f"{number}.{part}"
-            data[key] = piece  # on its device: Orbax writes NumPy arrays in process 0 only
+            data[key] = piece
             whole = bounds if leaf.layer is None else ((leaf.layer, leaf.layer + 1), *bounds)
-            found[leaf.name].append(StoredPiece(host, key, whole, compute_checksum(np.asarray(piece))))
+            found[leaf.name].append(StoredPiece(host, key, whole, compute_checksum(piece)))
     if data:
         _write(folder / name_host_folder(host), host, data)
     return dict(found)
 
 
-def _write(folder: Path, host: int, data: Mapping[str, Any]) -> None:
+def _write(folder: Path, host: int, data: Mapping[str, np.ndarray]) -> None:
     orbax = import_orbax()
     try:
         with make_checkpointer(orbax) as checkpointer:

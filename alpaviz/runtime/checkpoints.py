@@ -27,7 +27,8 @@ from alpaviz.runtime.checkpoint_index import (
     refuse_other_leaves,
     write_index,
 )
-from alpaviz.runtime.checkpoint_pieces import describe_cause, import_orbax, name_host_folder
+from alpaviz.runtime.checkpoint_pieces import describe_cause, name_host_folder
+from alpaviz.runtime.orbax_process import import_orbax
 
 Written = Sequence[Mapping[str, Sequence[StoredPiece]]]
 """By host: the pieces of each leaf that it wrote."""

@@ -50,15 +50,10 @@ def from_portable(leaf: Any) -> Any:
 
 def list_pieces(array: Any) -> list[Piece]:
     """What of `array` this process holds, each part once over all processes; of keys, their words."""
-    return [(bounds, np.asarray(part)) for bounds, part in list_shards(array)]
-
-
-def list_shards(array: Any) -> list[tuple[Bounds, Any]]:
-    """As `list_pieces`, each part an array on its one device."""
     if is_extended(array.dtype):
         array = jax.random.key_data(array)
     return [
-        (find_bounds(shard.index, array.shape), shard.data)
+        (find_bounds(shard.index, array.shape), np.asarray(shard.data))
         for shard in array.addressable_shards
         if shard.replica_id == 0
     ]

@@ -84,7 +84,7 @@ def test_no_piece_is_more_than_one_device_holds(saved: Path) -> None:
     assert [piece["bounds"] for piece in head["pieces"]] == [[[4 * i, 4 * i + 4], [0, 8]] for i in range(4)]
 
 
-def test_only_pieces_that_overlap_are_read(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_piece_is_read_twice(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     read_keys = checkpoint_pieces._read_keys
     monkeypatch.setattr(
@@ -141,7 +141,7 @@ def test_checkpoints_without_a_step_are_counted(tmp_path: Path, executable: Any)
 
 
 def test_a_step_that_was_saved_is_not_overwritten(saved: Path, executable: Any) -> None:
-    with pytest.raises(CheckpointError, match="a checkpoint of step 5 in .* already"):
+    with pytest.raises(CheckpointError, match=r"a checkpoint of step 5 in .* already"):
         executable.save(initialize(KEY), saved, 5)
 
 
