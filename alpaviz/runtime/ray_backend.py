@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from alpaviz.runtime.initialize import make_portable, refuse_other_state
 from alpaviz.runtime.local import summarise_times
 from alpaviz.runtime.pieces import Piece, from_portable, join_pieces, to_portable
 from alpaviz.runtime.ray_session import RaySession, choose_options
+from alpaviz.runtime.ray_watch import LOOK_S, WorkerWatch, refuse_other_versions
 from alpaviz.runtime.ray_worker import HostWorker, StepOrder, StepReport
 from alpaviz.runtime.recipes import pickle_by_value, pickle_recipe
 from alpaviz.runtime.remote_values import RemoteStore, RemoteValue, StoreKey
@@ -41,7 +43,8 @@ class RayExecutable(Executable):
 
     Args:
         donate_state: a step overwrites the state that it is given.
-        timeout_s: how long a worker waits for another before it gives up.
+        timeout_s: how long a worker may leave the driver without an answer; twice as long, a worker waits for another
+            that does answer.
     """
 
     def __init__(self, plan: Plan, program: Program, *, donate_state: bool = False, timeout_s: float = 300.0) -> None:
@@ -49,6 +52,7 @@ class RayExecutable(Executable):
         self._hosts = sorted({host for stage in plan.stages for host, _ in stage.devices})
         if self._hosts != list(range(len(self._hosts))):
             raise LaunchError(f"The plan uses hosts {self._hosts}; hosts must be numbered from 0 without gaps.")
+        self._timeout_s = timeout_s
         self._step = 0
         self._fault = ""
         self._store = RemoteStore()
@@ -57,18 +61,20 @@ class RayExecutable(Executable):
         self._session = RaySession()
         self._ray = self._session.ray
         try:
-            self._start_workers(donate_state, timeout_s)
+            self._start_workers(donate_state)
         except BaseException:
             self.close()
             raise
 
-    def _start_workers(self, donate_state: bool, timeout_s: float) -> None:
+    def _start_workers(self, donate_state: bool) -> None:
         actor = self._ray.remote(HostWorker)
         options = choose_options(self._ray, self.plan.cluster)
         self._workers = [
-            actor.options(max_concurrency=32, **options).remote(host, timeout_s) for host in range(len(self._hosts))
+            actor.options(max_concurrency=32, **options).remote(host, 2 * self._timeout_s) for host in self._hosts
         ]
-        places = self._get([worker.find_address.remote() for worker in self._workers])
+        places = self._get([worker.find_address.remote() for worker in self._workers], is_watched=False)
+        for host, place in enumerate(places):
+            refuse_other_versions(place.versions, self._describe_host(host))
         here = self._ray.util.get_node_ip_address()
         self._pids = [place.process for place in places if place.address == here]
         spans = any(len({host for host, _ in stage.devices}) > 1 for stage in self.plan.stages)
@@ -78,39 +84,70 @@ class RayExecutable(Executable):
 
     # Talking to the workers.
 
-    def _get(self, refs: Sequence[Any]) -> list[Any]:
-        """Results of one call per worker; the first failure stops the others and is raised in words."""
+    def _get(self, refs: Sequence[Any], *, is_watched: bool = True) -> list[Any]:
+        """Results of one call per worker; the first failure stops the others and is raised in words.
+
+        Args:
+            is_watched: workers that do not answer are given up. Those that are being started cannot answer yet.
+        """
         waiting = dict(zip(refs, range(len(refs)), strict=True))
         results: dict[int, Any] = {}
+        watch = WorkerWatch(self._ray, self._workers, self._timeout_s)
         try:
             while waiting:
-                done, _ = self._ray.wait(list(waiting), num_returns=1)
+                done, _ = self._ray.wait(list(waiting), num_returns=1, timeout=LOOK_S)
                 for ref in done:
                     host = waiting.pop(ref)
                     try:
                         results[host] = self._ray.get(ref)
                     except self._ray.exceptions.RayError as error:
                         raise self._explain(error, host) from None
+                silent = watch.find_silent(waiting.values()) if is_watched and not done else None
+                if silent is not None:
+                    raise self._give_up(silent)
         except BaseException as error:
-            self._stop_step(list(waiting), str(error).split("\n")[0] or type(error).__name__)
+            death = self._stop_step(waiting, str(error).split("\n")[0] or type(error).__name__)
+            if death is not None and isinstance(error, LaunchError):
+                raise death from None  # A worker that waited for the dead one may have failed first.
             raise
         return [results[host] for host in range(len(refs))]
 
-    def _stop_step(self, waiting: list[Any], reason: str) -> None:
-        """Make the workers give up what `waiting` is for, so that they can be used again."""
+    def _stop_step(self, waiting: Mapping[Any, int], reason: str) -> AlpaVizError | None:
+        """Make the workers give up what `waiting` is for, so that they can be used again; the death of one of them."""
         for worker in self._workers:
             worker.abort.remote(self._step, reason)
+        death = None
         with contextlib.suppress(BaseException):  # The fault that led here is the one to raise.
-            _, stuck = self._ray.wait(waiting, num_returns=len(waiting), timeout=DRAIN_S) if waiting else ([], [])
+            refs = list(waiting)
+            done, stuck = self._ray.wait(refs, num_returns=len(refs), timeout=DRAIN_S) if refs else ([], [])
             if stuck:
                 self._fault = self._fault or "a worker did not stop after an earlier failure"
+            for ref in done:
+                try:
+                    self._ray.get(ref)
+                except self._ray.exceptions.RayActorError as error:
+                    death = death or self._explain(error, waiting[ref])
+                except self._ray.exceptions.RayError:
+                    continue
+        return death
+
+    def _describe_host(self, host: int) -> str:
+        stages = [s.index for s in self.plan.stages if any(h == host for h, _ in s.devices)]
+        return f"host {host} (stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))})"
+
+    def _give_up(self, host: int) -> LaunchError:
+        where = self._describe_host(host)
+        self._fault = f"the worker of {where} hangs"
+        return LaunchError(
+            f"The worker of {where} has not answered for {self._timeout_s:.0f} s: it hangs, or its machine is out of "
+            "reach. Launch the plan again; the planner and its plan are as they were."
+        )
 
     def _explain(self, error: Any, host: int) -> AlpaVizError:
         cause = getattr(error, "cause", None)
         if isinstance(cause, AlpaVizError):
             return cause
-        stages = [s.index for s in self.plan.stages if any(h == host for h, _ in s.devices)]
-        where = f"host {host} (stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))})"
+        where = self._describe_host(host)
         last = next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), "")
         if not isinstance(error, self._ray.exceptions.RayActorError):
             return LaunchError(f"The worker of {where} failed: {last}")
@@ -276,19 +313,32 @@ class RayExecutable(Executable):
             for worker in self._workers:
                 self._ray.kill(worker)
         self._workers = []
-        _wait_for_end(self._pids)
+        _end_processes(self._pids)
         self._session.release()
 
 
-def _wait_for_end(pids: Sequence[int], timeout_s: float = 5.0) -> None:
-    """Return when no process of this machine with one of `pids` runs any more, at the latest after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        running = 0
+def _end_processes(pids: Sequence[int], timeout_s: float = 5.0) -> None:
+    """Return when no process of this machine with one of `pids` runs any more. Ray has been told to end them, but does
+    not reach one that is stopped: after `timeout_s` that is done here.
+    """
+    if not _has_ended(pids, timeout_s):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, 0)
-                running += 1
-        if not running:
-            return
+                os.kill(pid, signal.SIGKILL)
+        _has_ended(pids, timeout_s)
+
+
+def _has_ended(pids: Sequence[int], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while any(map(_is_running, pids)):
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.02)
+    return True
+
+
+def _is_running(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, 0)
+        return True
+    return False

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alpaviz.errors import LaunchError
 from alpaviz.runtime.mailbox import Mailbox, MailKey
+from alpaviz.runtime.ray_watch import list_versions
 from alpaviz.runtime.remote_values import StoreKey
 
 if TYPE_CHECKING:
@@ -34,11 +35,12 @@ SMALL_BYTES = 65_536
 
 
 class WorkerPlace(NamedTuple):
-    """Where a worker runs, and a port that is free there."""
+    """Where a worker runs, a port that is free there, and versions of what the driver must have too."""
 
     address: str
     port: int
     process: int
+    versions: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,16 @@ class HostWorker:
         self._store: dict[StoreKey, Any] = {}
 
     def find_address(self) -> WorkerPlace:
-        """Where this worker is."""
+        """Where and what this worker is."""
         import ray
 
         address = ray.util.get_node_ip_address()
         with socket.socket() as probe:
             probe.bind((address, 0))
-            return WorkerPlace(address, probe.getsockname()[1], os.getpid())
+            return WorkerPlace(address, probe.getsockname()[1], os.getpid(), list_versions())
+
+    def ping(self) -> None:
+        """Answer, also while a step runs."""
 
     def set_up(
         self, recipe: bytes, plan_json: bytes, peers: Sequence[Any], coordinator: str | None, donate_state: bool

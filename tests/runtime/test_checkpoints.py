@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import json
 import os
 import re
@@ -31,9 +32,14 @@ PLANS: dict[str, tuple[str, int, str | None, str | None]] = {
 }
 
 
-def launch(name: str, **options: Any) -> Any:
+@functools.cache
+def find_plan(name: str) -> Planner:
     cluster, stages, mesh, split = PLANS[name]
-    return plan(cluster, stages, mesh, split=split).launch(backend="local", **options)
+    return plan(cluster, stages, mesh, split=split)
+
+
+def launch(name: str, **options: Any) -> Any:
+    return find_plan(name).launch(backend="local", **options)
 
 
 @pytest.fixture(scope="module")
@@ -294,12 +300,9 @@ def test_without_orbax_the_error_says_what_to_install(
 
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("stages", "mesh"), [(2, None), (1, "2")], ids=["a stage per host", "a mesh over hosts"])
-def test_ray_workers_save_and_restore_each_its_own(
-    running_ray: None, tmp_path: Path, saved: Path, executable: Any, stages: int, mesh: str | None
-) -> None:
-    split = "[x, -]" if mesh else None
-    with plan("virtual:2x1", stages, mesh, split=split).launch(backend="ray", timeout_s=60.0) as remote:
+@pytest.mark.usefixtures("running_ray")
+def test_hosts_of_one_mesh_save_and_restore_each_its_own(tmp_path: Path, saved: Path, executable: Any) -> None:
+    with plan("virtual:2x1", 1, "2", split="[x, -]").launch(backend="ray", timeout_s=60.0) as remote:
         state = remote.restore(saved)
         assert_same_bits(remote.fetch(state), initialize(KEY))
         path = remote.save(state, tmp_path, 1)
