@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from alpaviz.cluster import Cluster, parse_cluster
 from alpaviz.errors import LaunchError
 from alpaviz.plan import Plan
 from alpaviz.program.program import Program
@@ -87,6 +88,39 @@ class Executable(ABC):
     @abstractmethod
     def _read_pieces(self, folder: Path, index: CheckpointIndex) -> Any:
         """The state in a checkpoint of the program's own leaves."""
+
+    def replan(self, cluster: Cluster | str | None = None, *, devices: Sequence[Any] | None = None) -> Executable:
+        """The same step planned for other devices and launched there; this executable is closed.
+
+        Number of microbatches, schedule and options of the launch stay, and so do pins that are possible there. Go on
+        with `restore`: a checkpoint fits any plan.
+
+        Args:
+            cluster: to plan for; by default what is left of this one's (on Ray, hosts whose workers answer; else the
+                devices of this process).
+            devices: those to use locally; by default the ones given to `launch`.
+
+        Raises:
+            InfeasibleError: the step does not fit there; this executable is left open.
+            LaunchError: there are fewer devices than the cluster has.
+        """
+        from alpaviz.runtime.replan import plan_again
+
+        if cluster is None:
+            cluster = self.find_remaining_cluster()
+        elif isinstance(cluster, str):
+            cluster = parse_cluster(cluster)
+        plan = plan_again(self.plan, self.program, cluster)
+        self.close()
+        return self._relaunch(plan, devices)
+
+    @abstractmethod
+    def find_remaining_cluster(self) -> Cluster:
+        """What of the plan's devices can be used still."""
+
+    @abstractmethod
+    def _relaunch(self, plan: Plan, devices: Sequence[Any] | None) -> Executable:
+        """Another plan of the same step, launched as this one was."""
 
     @abstractmethod
     def fetch(self, tree: Any) -> Any:

@@ -14,12 +14,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from alpaviz.cluster import Cluster
 from alpaviz.errors import LaunchError
 from alpaviz.plan import Plan
 from alpaviz.program.jax_internals import is_extended
 from alpaviz.program.leaves import is_non_array, mark_non_arrays, restore_non_arrays
 from alpaviz.program.program import Program, Role
 from alpaviz.runtime.arguments import assemble_results, flatten_arguments, is_batch, slice_microbatch, to_host
+from alpaviz.runtime.attached import attached_cluster
 from alpaviz.runtime.checkpoint_index import CheckpointIndex
 from alpaviz.runtime.checkpoint_pieces import read_leaves, write_pieces
 from alpaviz.runtime.checkpoints import Written
@@ -44,7 +46,7 @@ class LocalExecutable(Executable):
 
     def __init__(self, plan: Plan, program: Program, devices: Sequence[Any], *, donate_state: bool = False) -> None:
         super().__init__(plan, program)
-        self._donate_state = donate_state
+        self._donate_state, self._devices = donate_state, tuple(devices)
         find_device = find_local_device(plan, devices)
         meshes = [make_mesh(stage, find_device) for stage in plan.stages]
         self._layouts = list_layouts(plan, meshes, list_state_pairs(program))
@@ -203,6 +205,15 @@ class LocalExecutable(Executable):
         leaves = list_state_leaves(self.program)
         arrays = read_leaves(self.program, folder, index, {leaf: self._shard(leaf) for leaf in leaves})
         return unflatten_state(self.program, [arrays[leaf.value] for leaf in leaves])
+
+    def find_remaining_cluster(self) -> Cluster:
+        return attached_cluster()
+
+    def _relaunch(self, plan: Plan, devices: Sequence[Any] | None) -> Executable:
+        from alpaviz.runtime.launch import launch
+
+        chosen = self._devices if devices is None else devices
+        return launch(plan, self.program, backend="local", devices=chosen, donate_state=self._donate_state)
 
     def fetch(self, tree: Any) -> Any:
         return jax.tree.map(fetch_leaf, tree)

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from alpaviz.cluster import Cluster
 from alpaviz.errors import AlpaVizError, LaunchError
 from alpaviz.plan import Plan
 from alpaviz.plan_file import plan_to_json
@@ -27,10 +28,11 @@ from alpaviz.runtime.initialize import make_portable, refuse_other_state
 from alpaviz.runtime.local import summarise_times
 from alpaviz.runtime.pieces import Piece, from_portable, join_pieces, to_portable
 from alpaviz.runtime.ray_session import RaySession, choose_options
-from alpaviz.runtime.ray_watch import LOOK_S, WorkerWatch, refuse_other_versions
+from alpaviz.runtime.ray_watch import LOOK_S, WorkerWatch, count_living, refuse_other_versions
 from alpaviz.runtime.ray_worker import HostWorker, StepOrder, StepReport
 from alpaviz.runtime.recipes import pickle_by_value, pickle_recipe
 from alpaviz.runtime.remote_values import RemoteStore, RemoteValue, StoreKey
+from alpaviz.runtime.replan import keep_hosts
 from alpaviz.runtime.stacked import StackedArray, join_lanes, split_lanes
 from alpaviz.runtime.state_leaves import flatten_state, list_state_leaves, unflatten_state
 
@@ -52,7 +54,7 @@ class RayExecutable(Executable):
         self._hosts = sorted({host for stage in plan.stages for host, _ in stage.devices})
         if self._hosts != list(range(len(self._hosts))):
             raise LaunchError(f"The plan uses hosts {self._hosts}; hosts must be numbered from 0 without gaps.")
-        self._timeout_s = timeout_s
+        self._timeout_s, self._donate_state = timeout_s, donate_state
         self._step = 0
         self._fault = ""
         self._store = RemoteStore()
@@ -104,6 +106,7 @@ class RayExecutable(Executable):
                         raise self._explain(error, host) from None
                 silent = watch.find_silent(waiting.values()) if is_watched and not done else None
                 if silent is not None:
+                    waiting = {ref: host for ref, host in waiting.items() if host != silent}
                     raise self._give_up(silent)
         except BaseException as error:
             death = self._stop_step(waiting, str(error).split("\n")[0] or type(error).__name__)
@@ -277,6 +280,17 @@ class RayExecutable(Executable):
         if any(handle.owner is not self._store for handle in handles):
             raise LaunchError("An array is on the workers of another executable: fetch it with that one.")
 
+    def find_remaining_cluster(self) -> Cluster:
+        if self.is_closed:
+            raise LaunchError("This executable has been closed, and its workers with it: name the cluster to plan for.")
+        count = count_living(self._ray, self._workers)
+        if not count:
+            raise LaunchError("No worker answers: start Ray anew, and launch or name the cluster to plan for.")
+        return keep_hosts(self.plan.cluster, count)
+
+    def _relaunch(self, plan: Plan, devices: Sequence[Any] | None) -> Executable:
+        return RayExecutable(plan, self.program, donate_state=self._donate_state, timeout_s=self._timeout_s)
+
     def fetch(self, tree: Any) -> Any:
         lanes = [lane for leaf in jax.tree.leaves(tree) for lane in getattr(leaf, "lanes", (leaf,))]
         handles = {lane.key: lane for lane in lanes if isinstance(lane, RemoteValue)}
@@ -313,11 +327,11 @@ class RayExecutable(Executable):
             for worker in self._workers:
                 self._ray.kill(worker)
         self._workers = []
-        _end_processes(self._pids)
+        _end_processes(self._pids, 1.0 if self._fault else 5.0)
         self._session.release()
 
 
-def _end_processes(pids: Sequence[int], timeout_s: float = 5.0) -> None:
+def _end_processes(pids: Sequence[int], timeout_s: float) -> None:
     """Return when no process of this machine with one of `pids` runs any more. Ray has been told to end them, but does
     not reach one that is stopped: after `timeout_s` that is done here.
     """

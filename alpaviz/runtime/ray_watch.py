@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
@@ -31,6 +32,17 @@ class WorkerWatch:
             elif time.monotonic() - sent > self._limit_s:
                 return host
         return None
+
+
+def count_living(ray: Any, workers: Sequence[Any], limit_s: float = 5.0) -> int:
+    """How many of `workers` answer within a time."""
+    pings = [worker.ping.remote() for worker in workers]
+    answered = 0
+    for ping in ray.wait(pings, num_returns=len(pings), timeout=limit_s)[0]:
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(ping)
+            answered += 1
+    return answered
 
 
 def list_versions() -> dict[str, str]:

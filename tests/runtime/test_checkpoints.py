@@ -20,7 +20,7 @@ import pytest
 import alpaviz
 from alpaviz.errors import CheckpointError, LaunchError
 from alpaviz.planner import Planner
-from alpaviz.runtime import checkpoint_pieces
+from alpaviz.runtime import checkpoint_pieces, ray_session
 from tests.runtime.checkpoint_steps import BATCH, KEY, WIDTH, assert_same_bits, initialize, plan, step
 
 PLANS: dict[str, tuple[str, int, str | None, str | None]] = {
@@ -317,6 +317,6 @@ def running_ray() -> Iterator[None]:
     """One Ray for the module."""
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray_session._start(ray)  # which allows for a machine that is busy
     yield
     ray.shutdown()
