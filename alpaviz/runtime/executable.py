@@ -69,7 +69,9 @@ class Executable(ABC):
         return write_checkpoint(self.program, folder, step, lambda partial: self._write_pieces(state, partial))
 
     def restore(self, folder: str | PathLike[str], step: int | None = None) -> Any:
-        """The state of a checkpoint, in the plan's layouts: no device or host ever holds what the plan splits.
+        """The state of a checkpoint, in the plan's layouts.
+
+        No device ever holds more than its part; a host reads what its devices need, leaf after leaf.
 
         Args:
             step: that the checkpoint was saved at; by default the newest (`alpaviz.list_checkpoints(folder)[-1]`).

@@ -37,7 +37,7 @@ from alpaviz.runtime.stacked import StackedArray, join_lanes, split_lanes
 from alpaviz.runtime.state_leaves import flatten_state, list_state_leaves, unflatten_state
 
 DRAIN_S = 3.0
-"""How long the other workers get to stop after one has failed."""
+"""How long the other workers get to stop after one has failed, in s."""
 
 
 class RayExecutable(Executable):
@@ -86,11 +86,12 @@ class RayExecutable(Executable):
 
     # Talking to the workers.
 
-    def _get(self, refs: Sequence[Any], *, is_watched: bool = True) -> list[Any]:
+    def _get(self, refs: Sequence[Any], *, is_watched: bool = True, drain_s: float = DRAIN_S) -> list[Any]:
         """Results of one call per worker; the first failure stops the others and is raised in words.
 
         Args:
             is_watched: workers that do not answer are given up. Those that are being started cannot answer yet.
+            drain_s: how long the others get to stop after one has failed.
         """
         waiting = dict(zip(refs, range(len(refs)), strict=True))
         results: dict[int, Any] = {}
@@ -109,20 +110,20 @@ class RayExecutable(Executable):
                     waiting = {ref: host for ref, host in waiting.items() if host != silent}
                     raise self._give_up(silent)
         except BaseException as error:
-            death = self._stop_step(waiting, str(error).split("\n")[0] or type(error).__name__)
+            death = self._stop_step(waiting, str(error).split("\n")[0] or type(error).__name__, drain_s)
             if death is not None and isinstance(error, LaunchError):
                 raise death from None  # A worker that waited for the dead one may have failed first.
             raise
         return [results[host] for host in range(len(refs))]
 
-    def _stop_step(self, waiting: Mapping[Any, int], reason: str) -> AlpaVizError | None:
+    def _stop_step(self, waiting: Mapping[Any, int], reason: str, drain_s: float) -> AlpaVizError | None:
         """Make the workers give up what `waiting` is for, so that they can be used again; the death of one of them."""
         for worker in self._workers:
             worker.abort.remote(self._step, reason)
         death = None
         with contextlib.suppress(BaseException):  # The fault that led here is the one to raise.
             refs = list(waiting)
-            done, stuck = self._ray.wait(refs, num_returns=len(refs), timeout=DRAIN_S) if refs else ([], [])
+            done, stuck = self._ray.wait(refs, num_returns=len(refs), timeout=drain_s) if refs else ([], [])
             if stuck:
                 self._fault = self._fault or "a worker did not stop after an earlier failure"
             for ref in done:
@@ -238,8 +239,9 @@ class RayExecutable(Executable):
         values = self.program.values
         here = {v: leaf for v, leaf in leaves.items() if not isinstance(leaf, RemoteValue)}
         self._step += 1
-        message = self._ray.put({v: to_portable(leaf, values[v].dtype) for v, leaf in here.items()})
-        self._get([worker.store.remote(self._step, message) for worker in self._workers])
+        if here:
+            message = self._ray.put({v: to_portable(leaf, values[v].dtype) for v, leaf in here.items()})
+            self._get([worker.store.remote(self._step, message) for worker in self._workers])
         made = {v: self._store.hold((self._step, v), values[v].shape, values[v].dtype) for v in here}
         return {v: made.get(v, leaf) for v, leaf in leaves.items()}
 
@@ -265,8 +267,8 @@ class RayExecutable(Executable):
         self._refuse_others(handles.values())
         message = self._ray.put({v: handle.key for v, handle in handles.items()})
         written: list[dict[str, list[StoredPiece]]] = self._get(
-            [worker.save.remote(message, str(partial)) for worker in self._workers]
-        )
+            [worker.save.remote(message, str(partial)) for worker in self._workers], drain_s=self._timeout_s
+        )  # The others write to the end, so that nothing is written into a folder that has been removed.
         return written
 
     def _read_pieces(self, folder: Path, index: CheckpointIndex) -> Any:
