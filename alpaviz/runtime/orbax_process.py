@@ -34,7 +34,10 @@ def make_checkpointer(orbax: Any) -> Any:
     options = orbax.options.MultiprocessingOptions(
         primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alpaviz{me}"
     )
-    registry = orbax.type_handlers.create_type_handler_registry((np.ndarray, _define_handler()()))
+    registry = orbax.type_handlers.create_type_handler_registry(
+        (np.ndarray, _define_handler()()),
+        (jax.Array, orbax.type_handlers.ArrayHandler(primary_host=me)),  # unused; Orbax warns where there is none
+    )
     handler = orbax.PyTreeCheckpointHandler(multiprocessing_options=options, type_handler_registry=registry)
     return orbax.Checkpointer(handler, multiprocessing_options=options)
 

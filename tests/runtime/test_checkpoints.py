@@ -47,7 +47,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the checkpoint of step 5, from rows over four devices."""
     folder = tmp_path_factory.mktemp("saved")
     with launch("rows over four devices") as executable:
-        executable.save(executable.initialize(initialize, KEY), folder, 5)
+        executable.save(executable.place(initialize(KEY)), folder, 5)
     return folder
 
 
@@ -73,7 +73,7 @@ def test_a_checkpoint_is_restored_onto_any_plan_bit_by_bit(saved: Path, target: 
 @pytest.mark.parametrize("source", PLANS)
 def test_a_checkpoint_is_saved_from_any_plan_bit_by_bit(tmp_path: Path, source: str, executable: Any) -> None:
     with launch(source) as writer:
-        writer.save(writer.initialize(initialize, KEY), tmp_path)
+        writer.save(writer.place(initialize(KEY)), tmp_path)
     assert_same_bits(executable.fetch(executable.restore(tmp_path)), initialize(KEY))
 
 

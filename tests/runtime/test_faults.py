@@ -42,6 +42,13 @@ def planner() -> Planner:
     return plan("virtual:2x1", 2)
 
 
+@pytest.fixture(scope="module")
+def unbroken(planner: Planner) -> list[float]:
+    """Losses of five steps without a fault, on devices of this process."""
+    with planner.launch(backend="local") as executable:
+        return train(executable, executable.initialize(initialize, KEY), 5)[1]
+
+
 def train(executable: Any, state: Any, steps: int) -> tuple[Any, list[float]]:
     losses = []
     for _ in range(steps):
@@ -53,9 +60,9 @@ def train(executable: Any, state: Any, steps: int) -> tuple[Any, list[float]]:
 # Workers.
 
 
-def test_training_goes_on_from_the_last_checkpoint_after_a_worker_was_killed(planner: Planner, tmp_path: Path) -> None:
-    with planner.launch(backend="local") as executable:
-        _, unbroken = train(executable, executable.initialize(initialize, KEY), 5)
+def test_training_goes_on_from_the_last_checkpoint_after_a_worker_was_killed(
+    planner: Planner, unbroken: list[float], tmp_path: Path
+) -> None:
     with planner.launch(backend="ray", timeout_s=60.0) as executable:
         state, losses = train(executable, executable.initialize(initialize, KEY), 2)
         executable.save(state, tmp_path, 2)
@@ -108,9 +115,7 @@ def test_a_worker_with_another_alpaviz_is_refused_with_both_versions() -> None:
 # Fewer devices.
 
 
-def test_training_goes_on_with_the_hosts_that_are_left(planner: Planner, tmp_path: Path) -> None:
-    with planner.launch(backend="local") as executable:
-        _, unbroken = train(executable, executable.initialize(initialize, KEY), 4)
+def test_training_goes_on_with_the_hosts_that_are_left(planner: Planner, unbroken: list[float], tmp_path: Path) -> None:
     executable = planner.launch(backend="ray", timeout_s=60.0)
     state, losses = train(executable, executable.initialize(initialize, KEY), 2)
     executable.save(state, tmp_path, 2)
@@ -121,7 +126,7 @@ def test_training_goes_on_with_the_hosts_that_are_left(planner: Planner, tmp_pat
         remaining = executable.replan()
     with remaining:
         assert remaining.plan.cluster.num_devices == 1
-        _, rest = train(remaining, remaining.restore(tmp_path), 2)
+        _, rest = train(remaining, remaining.restore(tmp_path), 3)
     np.testing.assert_allclose(losses + rest, unbroken, rtol=1e-5)
 
 
@@ -145,7 +150,7 @@ def test_a_full_disk_leaves_the_older_checkpoint_and_a_usable_executable(
     planner: Planner, small_disk: Path, backend: str
 ) -> None:
     with planner.launch(backend=backend) as executable:
-        state = executable.initialize(initialize, KEY)
+        state = executable.place(initialize(KEY))
         executable.save(state, small_disk, 1)
         filling = small_disk / "filling"
         filling.write_bytes(b"x" * shutil.disk_usage(small_disk).free)
