@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         trace_program,
         value_and_grad,
     )
-    from alpaviz.runtime import Executable, attached_cluster, launch
+    from alpaviz.runtime import Executable, attached_cluster, list_checkpoints
+    from alpaviz.runtime.launch import launch
     from alpaviz.widget import PlannerWidget
 
 __version__ = "0.1.0"
@@ -53,6 +54,7 @@ _HOMES = {
     "grad": "program",
     "launch": "runtime",
     "layer_boundary": "program",
+    "list_checkpoints": "runtime",
     "load_plan": "plan_file",
     "parse_cluster": "cluster",
     "register_sharding_rule": "program",
@@ -87,6 +89,7 @@ __all__ = [
     "grad",
     "launch",
     "layer_boundary",
+    "list_checkpoints",
     "load_plan",
     "models",
     "parse_cluster",

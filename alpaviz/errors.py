@@ -66,6 +66,10 @@ class LaunchError(AlpaVizError):
     """A plan could not be launched, or a launched step failed."""
 
 
+class CheckpointError(AlpaVizError):
+    """A checkpoint could not be written, or is missing, damaged or of another state; the message names the folder."""
+
+
 class VerificationError(AlpaVizError):
     """A plan could not be held against XLA: its process died, took too long, or could not trace the program."""
 

@@ -5,7 +5,8 @@ devices of this process or on Ray.
 """
 
 from alpaviz.runtime.attached import attached_cluster
+from alpaviz.runtime.checkpoint_index import list_checkpoints
 from alpaviz.runtime.executable import Executable
 from alpaviz.runtime.launch import launch
 
-__all__ = ["Executable", "attached_cluster", "launch"]
+__all__ = ["Executable", "attached_cluster", "launch", "list_checkpoints"]

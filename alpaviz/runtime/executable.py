@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
+from alpaviz.cluster import Cluster, parse_cluster
 from alpaviz.errors import LaunchError
 from alpaviz.plan import Plan
 from alpaviz.program.program import Program
+from alpaviz.runtime.checkpoint_index import CheckpointIndex
+from alpaviz.runtime.checkpoints import Written, open_checkpoint, write_checkpoint
 
 MeasuredTimes = dict[int, dict[str, float]]
 """By stage: `forward_s` and `backward_s` of one microbatch, `update_s`, and `step_s` of the whole step."""
@@ -46,6 +51,79 @@ class Executable(ABC):
             LaunchError: the state is not the one that was planned for.
         """
 
+    def save(self, state: Any, folder: str | PathLike[str], step: int | None = None) -> Path:
+        """Write `state` as a checkpoint, each host what it owns: whole or not at all. Its path, in `folder`.
+
+        It can be restored onto any plan of the same step. One executable at a time may save into a folder; hosts must
+        share the file system that it is in.
+
+        Args:
+            step: number of training steps that led to the state; by default one more than that of the newest
+                checkpoint in `folder`.
+
+        Raises:
+            CheckpointError: it could not be written; older checkpoints are as they were.
+            LaunchError: `state` is not the step's.
+        """
+        self.refuse_if_unusable()
+        return write_checkpoint(self.program, folder, step, lambda partial: self._write_pieces(state, partial))
+
+    def restore(self, folder: str | PathLike[str], step: int | None = None) -> Any:
+        """The state of a checkpoint, in the plan's layouts.
+
+        No device ever holds more than its part; a host reads what its devices need, leaf after leaf.
+
+        Args:
+            step: that the checkpoint was saved at; by default the newest (`alpaviz.list_checkpoints(folder)[-1]`).
+
+        Raises:
+            CheckpointError: there is no such checkpoint, it is damaged, or of another state; the leaf is named.
+        """
+        self.refuse_if_unusable()
+        path, index = open_checkpoint(self.program, folder, step)
+        return self._read_pieces(path, index)
+
+    @abstractmethod
+    def _write_pieces(self, state: Any, partial: Path) -> Written:
+        """Let each host write its pieces of `state` into `partial`."""
+
+    @abstractmethod
+    def _read_pieces(self, folder: Path, index: CheckpointIndex) -> Any:
+        """The state in a checkpoint of the program's own leaves."""
+
+    def replan(self, cluster: Cluster | str | None = None, *, devices: Sequence[Any] | None = None) -> Executable:
+        """The same step planned for other devices and launched there; this executable is closed.
+
+        Number of microbatches, schedule and options of the launch stay, and so do pins that are possible there. Go on
+        with `restore`: a checkpoint fits any plan.
+
+        Args:
+            cluster: to plan for; by default what is left of this one's (on Ray, hosts whose workers answer; else the
+                devices of this process).
+            devices: those to use locally; by default the ones given to `launch`.
+
+        Raises:
+            InfeasibleError: the step does not fit there; this executable is left open.
+            LaunchError: there are fewer devices than the cluster has.
+        """
+        from alpaviz.runtime.replan import plan_again
+
+        if cluster is None:
+            cluster = self.find_remaining_cluster()
+        elif isinstance(cluster, str):
+            cluster = parse_cluster(cluster)
+        plan = plan_again(self.plan, self.program, cluster)
+        self.close()
+        return self._relaunch(plan, devices)
+
+    @abstractmethod
+    def find_remaining_cluster(self) -> Cluster:
+        """What of the plan's devices can be used still."""
+
+    @abstractmethod
+    def _relaunch(self, plan: Plan, devices: Sequence[Any] | None) -> Executable:
+        """Another plan of the same step, launched as this one was."""
+
     @abstractmethod
     def fetch(self, tree: Any) -> Any:
         """`tree` (a state or a result) as arrays of the host."""
@@ -66,6 +144,10 @@ class Executable(ABC):
         """Raise if the executable has been closed."""
         if self.is_closed:
             raise LaunchError("This executable has been closed: launch the plan again.")
+
+    def refuse_if_unusable(self) -> None:
+        """Raise if the executable has been closed, or if nothing more can run on it."""
+        self.refuse_if_closed()
 
     def refuse_unknown_stage(self, stage: int) -> None:
         """Raise if the plan has no such stage."""

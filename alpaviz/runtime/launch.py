@@ -34,7 +34,8 @@ def launch(
         donate_state: let a step overwrite the state that it is given, which halves the memory of states. State that
             a step returned or `place` made cannot be used after it was passed in; a step that fails loses it. Other
             arrays of the user's are not touched, unless they lie in the plan's layout already.
-        timeout_s: on Ray, how long a worker waits for another before the step fails.
+        timeout_s: on Ray, how long a worker may leave the driver without an answer before the step fails; twice as
+            long, a worker waits for another that does answer.
 
     Raises:
         PlanMismatchError: the plan is for another program.

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from alpaviz.cluster import Cluster
 from alpaviz.errors import LaunchError
 from alpaviz.plan import Plan
 from alpaviz.program.jax_internals import is_extended
 from alpaviz.program.leaves import is_non_array, mark_non_arrays, restore_non_arrays
 from alpaviz.program.program import Program, Role
 from alpaviz.runtime.arguments import assemble_results, flatten_arguments, is_batch, slice_microbatch, to_host
+from alpaviz.runtime.attached import attached_cluster
+from alpaviz.runtime.checkpoint_index import CheckpointIndex
+from alpaviz.runtime.checkpoint_pieces import read_leaves, write_pieces
+from alpaviz.runtime.checkpoints import Written
 from alpaviz.runtime.donation import StateMover, copy_given
 from alpaviz.runtime.executable import Executable, MeasuredTimes
 from alpaviz.runtime.fused import FusedStep
@@ -29,7 +35,7 @@ from alpaviz.runtime.partition import partition_program
 from alpaviz.runtime.pieces import move_array
 from alpaviz.runtime.stacked import join_lanes, split_lanes
 from alpaviz.runtime.stage_worker import StageWorker
-from alpaviz.runtime.state_leaves import StateLeaf, list_state_leaves, unflatten_state
+from alpaviz.runtime.state_leaves import StateLeaf, flatten_state, list_state_leaves, unflatten_state
 
 Mailbox = dict[tuple[int, int, int], Any]
 """(value, microbatch, target stage) -> what was sent."""
@@ -40,7 +46,7 @@ class LocalExecutable(Executable):
 
     def __init__(self, plan: Plan, program: Program, devices: Sequence[Any], *, donate_state: bool = False) -> None:
         super().__init__(plan, program)
-        self._donate_state = donate_state
+        self._donate_state, self._devices = donate_state, tuple(devices)
         find_device = find_local_device(plan, devices)
         meshes = [make_mesh(stage, find_device) for stage in plan.stages]
         self._layouts = list_layouts(plan, meshes, list_state_pairs(program))
@@ -185,6 +191,29 @@ class LocalExecutable(Executable):
     def _shard(self, leaf: StateLeaf) -> Any:
         """Where the plan keeps a leaf of the state."""
         return self._layouts[self.plan.values[leaf.value].stage].shard(leaf.value, len(leaf.shape))
+
+    def _write_pieces(self, state: Any, partial: Path) -> Written:
+        leaves = list_state_leaves(self.program)
+        arrays = dict(zip(leaves, flatten_state(self.program, state), strict=True))
+        placed = {
+            leaf: array if isinstance(array, jax.Array) else move_array(array, self._shard(leaf), leaf.dtype)
+            for leaf, array in arrays.items()
+        }
+        return [write_pieces(partial, 0, placed)]
+
+    def _read_pieces(self, folder: Path, index: CheckpointIndex) -> Any:
+        leaves = list_state_leaves(self.program)
+        arrays = read_leaves(self.program, folder, index, {leaf: self._shard(leaf) for leaf in leaves})
+        return unflatten_state(self.program, [arrays[leaf.value] for leaf in leaves])
+
+    def find_remaining_cluster(self) -> Cluster:
+        return attached_cluster()
+
+    def _relaunch(self, plan: Plan, devices: Sequence[Any] | None) -> Executable:
+        from alpaviz.runtime.launch import launch
+
+        chosen = self._devices if devices is None else devices
+        return launch(plan, self.program, backend="local", devices=chosen, donate_state=self._donate_state)
 
     def fetch(self, tree: Any) -> Any:
         return jax.tree.map(fetch_leaf, tree)

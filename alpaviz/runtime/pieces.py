@@ -14,8 +14,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from alpaviz.program.jax_internals import is_extended
 
-Piece = tuple[tuple[tuple[int, int], ...], np.ndarray]
-"""((start, stop) per dimension, the data there)."""
+Bounds = tuple[tuple[int, int], ...]
+"""(start, stop) per dimension."""
+
+Piece = tuple[Bounds, np.ndarray]
+"""A part of an array: where it is, and the data there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +52,16 @@ def list_pieces(array: Any) -> list[Piece]:
     """What of `array` this process holds, each part once over all processes; of keys, their words."""
     if is_extended(array.dtype):
         array = jax.random.key_data(array)
-    pieces = []
-    for shard in array.addressable_shards:
-        if shard.replica_id == 0:
-            bounds = tuple(
-                (s.start or 0, s.stop if s.stop is not None else size)
-                for s, size in zip(shard.index, array.shape, strict=True)
-            )
-            pieces.append((bounds, np.asarray(shard.data)))
-    return pieces
+    return [
+        (find_bounds(shard.index, array.shape), np.asarray(shard.data))
+        for shard in array.addressable_shards
+        if shard.replica_id == 0
+    ]
+
+
+def find_bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
+    """What slices without steps cover of an array of `shape`."""
+    return tuple((s.start or 0, s.stop if s.stop is not None else size) for s, size in zip(index, shape, strict=True))
 
 
 def join_pieces(aval: Any, pieces: Sequence[Piece]) -> Any:
@@ -78,13 +82,22 @@ def _join(shape: tuple[int, ...], dtype: Any, pieces: Sequence[Piece]) -> np.nda
 def place_array(array: Any, sharding: Any) -> Any:
     """`array` in `sharding`, whose devices may belong to several processes (each calls this with the same array)."""
     if isinstance(array, PortableKey):
-        spec = PartitionSpec(*sharding.spec, *([None] * (array.words.ndim - len(sharding.spec))))
-        words = place_array(array.words, NamedSharding(sharding.mesh, spec))
-        return _make_key_wrapper(array.implementation, sharding)(words)
+        words = place_array(array.words, spread_words(sharding, array.words.ndim))
+        return wrap_words(words, array.implementation, sharding)
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
     array = np.asarray(array)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def spread_words(sharding: Any, rank: int) -> NamedSharding:
+    """The sharding of the words, of `rank` dimensions, of keys in `sharding`."""
+    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec, *([None] * (rank - len(sharding.spec)))))
+
+
+def wrap_words(words: Any, implementation: str, sharding: Any) -> Any:
+    """Typed PRNG keys in `sharding` from their words, which lie as `spread_words` says."""
+    return _make_key_wrapper(implementation, sharding)(words)
 
 
 @functools.cache

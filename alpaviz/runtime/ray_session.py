@@ -10,6 +10,8 @@ from typing import Any
 from alpaviz.cluster import Cluster
 from alpaviz.errors import LaunchError
 
+START_ATTEMPTS = 3
+
 _lock = threading.Lock()
 _users: set[int] = set()
 """Numbers of the sessions that hold the Ray that was started here."""
@@ -55,14 +57,15 @@ class RaySession:
 
 
 def _start(ray: Any) -> None:
-    try:
-        _start_once(ray)
-    except Exception as error:
-        if "timed out during startup" not in str(error):
-            raise
-        # Ray waits 30 s, which is too short on a machine that is busy; what it has loaded by then is there at once.
-        ray.shutdown()
-        _start_once(ray)
+    for remaining in reversed(range(START_ATTEMPTS)):
+        try:
+            _start_once(ray)
+            return
+        except Exception as error:
+            if "timed out during startup" not in str(error) or not remaining:
+                raise
+            # Ray waits 30 s, which is too short on a machine that is busy; what it has loaded by then is there at once.
+            ray.shutdown()
 
 
 def _start_once(ray: Any) -> None:

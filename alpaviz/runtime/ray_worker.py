@@ -13,14 +13,17 @@ import traceback
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alpaviz.errors import LaunchError
 from alpaviz.runtime.mailbox import Mailbox, MailKey
+from alpaviz.runtime.ray_watch import list_versions
 from alpaviz.runtime.remote_values import StoreKey
 
 if TYPE_CHECKING:
     from alpaviz.program.program import Program
+    from alpaviz.runtime.checkpoint_index import CheckpointIndex, StoredPiece
     from alpaviz.runtime.instructions import Instruction
     from alpaviz.runtime.stage_worker import StageWorker
 
@@ -32,11 +35,12 @@ SMALL_BYTES = 65_536
 
 
 class WorkerPlace(NamedTuple):
-    """Where a worker runs, and a port that is free there."""
+    """Where a worker runs, a port that is free there, and versions of what the driver must have too."""
 
     address: str
     port: int
     process: int
+    versions: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +83,16 @@ class HostWorker:
         self._store: dict[StoreKey, Any] = {}
 
     def find_address(self) -> WorkerPlace:
-        """Where this worker is."""
+        """Where and what this worker is."""
         import ray
 
         address = ray.util.get_node_ip_address()
         with socket.socket() as probe:
             probe.bind((address, 0))
-            return WorkerPlace(address, probe.getsockname()[1], os.getpid())
+            return WorkerPlace(address, probe.getsockname()[1], os.getpid(), list_versions())
+
+    def ping(self) -> None:
+        """Answer, also while a step runs."""
 
     def set_up(
         self, recipe: bytes, plan_json: bytes, peers: Sequence[Any], coordinator: str | None, donate_state: bool
@@ -377,6 +384,23 @@ class HostWorker:
 
         leaves = [leaf for leaf in list_state_leaves(self.program) if self.plan.values[leaf.value].stage == stage]
         return {leaf: self.stages[stage].shard(leaf.value) for leaf in leaves}
+
+    def save(self, keys: Mapping[int, StoreKey], folder: str) -> dict[str, list[StoredPiece]]:
+        """Write what this host owns of stored state, given by value, into its folder in `folder`."""
+        from alpaviz.runtime.checkpoint_pieces import write_pieces
+        from alpaviz.runtime.state_leaves import list_state_leaves
+
+        arrays = {leaf: self._store.get(keys[leaf.value]) for leaf in list_state_leaves(self.program)}
+        held = {leaf: array for leaf, array in arrays.items() if array is not None}
+        return write_pieces(Path(folder), self.host, held)
+
+    def restore(self, step: int, folder: str, index: CheckpointIndex) -> None:
+        """Read the state of this host's stages from a checkpoint, as the results of `step`."""
+        from alpaviz.runtime.checkpoint_pieces import read_leaves
+
+        for stage in self.stages:
+            made = read_leaves(self.program, Path(folder), index, self._shard_state(stage))
+            self._store.update(((step, v), array) for v, array in made.items())
 
     def fetch(self, keys: Sequence[StoreKey]) -> dict[StoreKey, Any]:
         """Pieces that this host holds of stored arrays."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 from alpaviz.errors import LaunchError
 from alpaviz.program.leaves import describe_difference, have_equal_structures, mark_non_arrays, restore_non_arrays
@@ -68,14 +69,23 @@ def flatten_state(program: Program, state: Any) -> list[Any]:
     """One array for each of `list_state_leaves`.
 
     Raises:
-        LaunchError: the state is of another structure than the step's; the message names the leaf.
+        LaunchError: the state is of another structure than the step's, has a leaf of another shape, or one that was
+            donated; the message names the leaf.
     """
     leaves, structure = jax.tree.flatten(mark_non_arrays(state))
     planned = find_state_structure(program)
     if not have_equal_structures(structure, planned):
         difference = describe_difference(planned, structure) or f"{structure}, not {planned}"
         raise LaunchError(f"The state is of another structure than the step's: {difference}.")
-    return split_lanes(leaves, count_state_lanes(program))
+    arrays = split_lanes(leaves, count_state_lanes(program))
+    for leaf, array in zip(list_state_leaves(program), arrays, strict=True):
+        if tuple(np.shape(array)) != leaf.shape:
+            raise LaunchError(f"{leaf.name} has shape {tuple(np.shape(array))}; the plan is for {leaf.shape}.")
+        if isinstance(array, jax.Array) and array.is_deleted():
+            raise LaunchError(
+                f"{leaf.name} has been deleted: it was donated to a step. Keep the state that it returned."
+            )
+    return arrays
 
 
 def unflatten_state(program: Program, arrays: Sequence[Any]) -> Any:
