@@ -112,16 +112,16 @@ class Executable(ABC):
             cluster = self.find_remaining_cluster()
         elif isinstance(cluster, str):
             cluster = parse_cluster(cluster)
-        plan = plan_again(self.plan, self.program, cluster)
+        plan, program = plan_again(self.plan, self.program, cluster)
         self.close()
-        return self._relaunch(plan, devices)
+        return self._relaunch(plan, program, devices)
 
     @abstractmethod
     def find_remaining_cluster(self) -> Cluster:
         """What of the plan's devices can be used still."""
 
     @abstractmethod
-    def _relaunch(self, plan: Plan, devices: Sequence[Any] | None) -> Executable:
+    def _relaunch(self, plan: Plan, program: Program, devices: Sequence[Any] | None) -> Executable:
         """Another plan of the same step, launched as this one was."""
 
     @abstractmethod

@@ -209,11 +209,11 @@ class LocalExecutable(Executable):
     def find_remaining_cluster(self) -> Cluster:
         return attached_cluster()
 
-    def _relaunch(self, plan: Plan, devices: Sequence[Any] | None) -> Executable:
+    def _relaunch(self, plan: Plan, program: Program, devices: Sequence[Any] | None) -> Executable:
         from alpaviz.runtime.launch import launch
 
         chosen = self._devices if devices is None else devices
-        return launch(plan, self.program, backend="local", devices=chosen, donate_state=self._donate_state)
+        return launch(plan, program, backend="local", devices=chosen, donate_state=self._donate_state)
 
     def fetch(self, tree: Any) -> Any:
         return jax.tree.map(fetch_leaf, tree)

@@ -290,8 +290,8 @@ class RayExecutable(Executable):
             raise LaunchError("No worker answers: start Ray anew, and launch or name the cluster to plan for.")
         return keep_hosts(self.plan.cluster, count)
 
-    def _relaunch(self, plan: Plan, devices: Sequence[Any] | None) -> Executable:
-        return RayExecutable(plan, self.program, donate_state=self._donate_state, timeout_s=self._timeout_s)
+    def _relaunch(self, plan: Plan, program: Program, devices: Sequence[Any] | None) -> Executable:
+        return RayExecutable(plan, program, donate_state=self._donate_state, timeout_s=self._timeout_s)
 
     def fetch(self, tree: Any) -> Any:
         lanes = [lane for leaf in jax.tree.leaves(tree) for lane in getattr(leaf, "lanes", (leaf,))]

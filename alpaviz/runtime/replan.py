@@ -12,20 +12,23 @@ from alpaviz.pin_checks import check_pins
 from alpaviz.pins import Pin
 from alpaviz.plan import Plan
 from alpaviz.planner_options import PlannerOptions
-from alpaviz.program.program import Program
+from alpaviz.program import Program, retrace
 from alpaviz.solver_pool import SolverPool
 from alpaviz.stage_cache import open_cache
 
 
-def plan_again(plan: Plan, program: Program, cluster: Cluster) -> Plan:
-    """The best plan of the same step on another cluster. Pins of `plan` that cannot be kept there are left out, with a
-    warning that names them.
+def plan_again(plan: Plan, program: Program, cluster: Cluster) -> tuple[Plan, Program]:
+    """The best plan of the same step on another cluster, and its program, which may recompute other layers.
+
+    Pins of `plan` that cannot be kept there are left out, with a warning that names them.
 
     Raises:
         InfeasibleError: the step does not fit, also without pins.
     """
     mesh_axes = max(len(stage.mesh_axes) for stage in plan.stages)
     options = PlannerOptions(plan.schedule, plan.solver.solver, max_mesh_axes=max(2, mesh_axes))
+    if program.recomputed_layers:
+        program = retrace(replace(program.recipe, recomputed_layers=()))
     search = PlanSearch(
         program.recipe, cluster, options, pool=SolverPool(options.solver, open_cache()),
         programs={program.num_microbatches: program},
@@ -46,7 +49,7 @@ def plan_again(plan: Plan, program: Program, cluster: Cluster) -> Plan:
             f"On {cluster.name!r} these pins cannot be kept and were left out: {'; '.join(map(str, dropped))}.",
             stacklevel=3,
         )
-    return found
+    return found, search.find_program_of(found)
 
 
 def _is_possible(pin: Pin, program: Program, cluster: Cluster, options: PlannerOptions) -> bool:
