@@ -34,6 +34,15 @@ def test_four_devices_become_two_with_the_same_losses(tmp_path: Path) -> None:
     np.testing.assert_allclose(losses + rest, unbroken, rtol=1e-5)
 
 
+def test_what_was_recomputed_for_want_of_memory_is_kept_where_there_is_enough() -> None:
+    planner = plan("virtual:4", 2, recompute="always")
+    assert planner.program.recomputed_layers
+    with planner.launch().replan("virtual:2") as smaller:
+        assert smaller.plan.program.recomputed_layers == ()
+        _, losses = train(smaller, smaller.initialize(initialize, KEY), 2)
+        assert np.isfinite(losses).all()
+
+
 def test_what_the_plan_was_asked_for_is_kept() -> None:
     executable = plan("virtual:4", 2, schedule="gpipe").launch()
     with executable.replan("virtual:2") as smaller:
