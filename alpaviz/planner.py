@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -30,12 +29,12 @@ from alpaviz.plan_check import validate_plan
 from alpaviz.plan_diff import PlanDiff, compare_plans
 from alpaviz.plan_file import load_plan, save_plan
 from alpaviz.plan_sweep import SweepTable
+from alpaviz.planner_history import PlannerHistory
 from alpaviz.planner_options import PlannerOptions
 from alpaviz.planner_state import (
     Alternative,
     PhasePrinter,
     PlannerState,
-    Snapshot,
     SolveProgress,
     describe_solved,
 )
@@ -114,9 +113,7 @@ class Planner:
         self._search = PlanSearch(self._recipe, self._cluster, self.options, is_searched=is_searched, pool=pool)
         self._lock = threading.RLock()
         self._subscribers: list[Subscriber] = []
-        self._history: list[Snapshot] = [Snapshot((), None, "start")]
-        self._position = 0
-        self._previous_plan: Plan | None = None
+        self._history = PlannerHistory()
         self._state = PlannerState.IDLE
         self._message = "Nothing planned yet: solve to find a plan."
         self._progress: SolveProgress | None = None
@@ -157,36 +154,36 @@ class Planner:
     @property
     def plan(self) -> Plan | None:
         """The last plan; it may be stale (see `state`)."""
-        return self._history[self._position].plan or self._last_plan()
+        return self._history.last_plan
 
     @property
     def previous_plan(self) -> Plan | None:
         """The plan before the last solve, which `compare` compares with."""
-        return self._previous_plan
+        return self._history.previous_plan
 
     @property
     def pins(self) -> tuple[Pin, ...]:
         """Decisions that the next solve must keep."""
-        return self._history[self._position].pins
+        return self._history.present.pins
 
     @property
     def can_undo(self) -> bool:
-        return self._position > 0
+        return self._history.can_undo
 
     @property
     def can_redo(self) -> bool:
-        return self._position + 1 < len(self._history)
+        return self._history.can_redo
 
     @property
     def history(self) -> tuple[str, ...]:
         """What was done, oldest first, up to what redo can reach."""
-        return tuple(snapshot.label for snapshot in self._history)
+        return self._history.labels
 
     @property
     def last_change(self) -> str:
         """The entry of `history` that undo takes back."""
         with self._lock:
-            return self._history[self._position].label
+            return self._history.present.label
 
     @property
     def measured(self) -> dict[int, dict[str, float]] | None:
@@ -208,12 +205,6 @@ class Planner:
     def _notify(self) -> None:
         for callback in tuple(self._subscribers):
             callback()
-
-    def _last_plan(self) -> Plan | None:
-        for snapshot in reversed(self._history[: self._position + 1]):
-            if snapshot.plan is not None:
-                return snapshot.plan
-        return next((s.plan for s in self._history if s.plan is not None), None)
 
     # Solving.
 
@@ -293,18 +284,10 @@ class Planner:
 
     def _accept(self, plan: Plan, pins: tuple[Pin, ...]) -> None:
         with self._lock:
-            before = self._last_plan()
-            snapshot = self._history[self._position]
-            if snapshot.pins != pins:
-                # Pins changed while the solve ran: the plan is shown, but it is not for the present pins.
-                self._previous_plan = before
-                self._history.insert(self._position, Snapshot(pins, plan, "solve"))
-                self._position += 1
-                self._state, self._message = PlannerState.STALE, "Pins changed during the solve: solve again."
-            else:
-                self._previous_plan = before if before is not None and before is not plan else self._previous_plan
-                self._history[self._position] = replace(snapshot, plan=plan)
+            if self._history.accept(plan, pins):
                 self._state, self._message = PlannerState.SOLVED, describe_solved(plan)
+            else:
+                self._state, self._message = PlannerState.STALE, "Pins changed during the solve: solve again."
             self._progress = None
             self._measured = None
         self._notify()
@@ -370,9 +353,7 @@ class Planner:
 
     def _change_pins(self, pins: tuple[Pin, ...], label: str) -> None:
         with self._lock:
-            del self._history[self._position + 1 :]
-            self._history.append(Snapshot(pins, None, label))
-            self._position += 1
+            self._history.push(pins, None, label)
             self._settle()
         self._notify()
 
@@ -380,10 +361,10 @@ class Planner:
         """State after a change of position in the history; a running solve goes on for the pins it began with."""
         if self._handle is not None and not self._handle.is_done:
             return
-        snapshot = self._history[self._position]
-        if snapshot.plan is not None:
-            self._state, self._message = PlannerState.SOLVED, describe_solved(snapshot.plan)
-        elif self._last_plan() is not None:
+        plan = self._history.present.plan
+        if plan is not None:
+            self._state, self._message = PlannerState.SOLVED, describe_solved(plan)
+        elif self.plan is not None:
             self._state, self._message = PlannerState.STALE, "Pins changed since this plan was found: solve again."
         else:
             self._state, self._message = PlannerState.IDLE, "Nothing planned yet: solve to find a plan."
@@ -398,14 +379,8 @@ class Planner:
 
     def _move(self, by: int) -> None:
         with self._lock:
-            target = self._position + by
-            if not 0 <= target < len(self._history):
+            if not self._history.move(by):
                 return
-            before = self.plan
-            self._position = target
-            after = self._history[target].plan
-            if after is not None and before is not None and after is not before:
-                self._previous_plan = before
             self._settle()
         self._notify()
 
@@ -444,18 +419,14 @@ class Planner:
         """
         validate_plan(plan, self._search.find_program_of(plan), self._cluster)
         with self._lock:
-            before = self._last_plan()
-            del self._history[self._position + 1 :]
-            self._history.append(Snapshot(plan.pins, plan, label))
-            self._position += 1
-            self._previous_plan = before
+            self._history.push(plan.pins, plan, label)
             self._measured = None
             self._settle()
         self._notify()
 
     def compare(self, other: Plan | None = None) -> PlanDiff | None:
         """What changed from `other` (by default the plan before) to the present plan; None where one is missing."""
-        before = other or self._previous_plan
+        before = other or self.previous_plan
         plan = self.plan
         return None if before is None or plan is None else compare_plans(before, plan)
 

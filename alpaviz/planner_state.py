@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from alpaviz.pins import Pin
 from alpaviz.plan import Plan
 from alpaviz.plan_diff import format_seconds
 from alpaviz.types import ShardingSpec
@@ -81,15 +80,6 @@ class PhasePrinter:
         if progress.phase != self._phase:
             self._phase = progress.phase
             print(f"[{progress.elapsed_s:6.1f} s] {progress.phase}", flush=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What undo and redo go back to: pins, and the plan that was found for them (None if none was)."""
-
-    pins: tuple[Pin, ...]
-    plan: Plan | None
-    label: str
 
 
 def describe_solved(plan: Plan) -> str:

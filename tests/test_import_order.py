@@ -29,6 +29,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     (
         "pin_specs",
         "planner_state",
+        "planner_history",
         "alternatives",
         "stage_variants",
         "stage_cache",
