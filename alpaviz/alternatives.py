@@ -44,6 +44,7 @@ def list_alternatives(
     assert price is not None, "a chosen stage is feasible"
     sizes = (
         problem.parameter_bytes[variable] + problem.optimizer_bytes[variable] + problem.gradient_bytes[variable]
+        + problem.batch_bytes[variable]
         + stage.in_flight * problem.activation_bytes[variable]
     ) / repeats  # fmt: skip
     memory = price.count_bytes(stage.in_flight) + sizes - sizes[now]

@@ -26,7 +26,7 @@ def describe_needs(program: Program, kept: Sequence[LayerBytes]) -> str:
     state, activations = (sum(parts) for parts in zip(*((k.state, k.activations) for k in kept), strict=True))
     count = program.num_microbatches
     return (
-        f"All layers together hold {format_bytes(state)} of parameters, optimizer state and gradients, and "
+        f"All layers together hold {format_bytes(state)} of parameters, optimizer state, gradients and batch, and "
         f"{format_bytes(activations)} of activations for each of {count} microbatch{'' if count == 1 else 'es'}; "
         f"{share:.0%} of it {'is in' if len(kept) > 1 else 'in its only'} {spell_layers(worst)}."
     )

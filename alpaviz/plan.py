@@ -117,7 +117,8 @@ class ValuePlan:
 class MemoryEstimate:
     """Bytes on the fullest device of a stage.
 
-    `activations_bytes` is all microbatches in flight together; `temporary_bytes` the largest working set beside it.
+    `activations_bytes` is all microbatches in flight together; `temporary_bytes` the largest working set beside it;
+    `batch_bytes` the slices of all microbatches.
     """
 
     parameters_bytes: float
@@ -126,6 +127,7 @@ class MemoryEstimate:
     activations_bytes: float
     temporary_bytes: float
     capacity_bytes: float
+    batch_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:
@@ -135,6 +137,7 @@ class MemoryEstimate:
             + self.gradients_bytes
             + self.activations_bytes
             + self.temporary_bytes
+            + self.batch_bytes
         )
 
 

@@ -178,7 +178,7 @@ def _plan_stage(
         price.parameter_bytes, price.optimizer_bytes, price.gradient_bytes,
         price.activation_bytes * stage.in_flight,
         max(price.transient_bytes, _find_largest_result(program, realization, stage.solver.costs)),
-        stage.mesh.device_type.memory_bytes,
+        stage.mesh.device_type.memory_bytes, price.batch_bytes,
     )  # fmt: skip
     backward = sum(by_role[Role.BACKWARD].values())
     return StagePlan(

@@ -38,6 +38,7 @@ COLOURS: dict[str, str] = {
     "optimizer": "#56B4E9",
     "gradients": "#009E73",
     "activations": "#E69F00",
+    "batch": "#F0E442",
     "temporary": "#CC79A7",
     "capacity": "#D55E00",
 }
@@ -96,6 +97,7 @@ def memory(plan: Plan) -> go.Figure:
             "optimizer": stage.memory.optimizer_bytes,
             "gradients": stage.memory.gradients_bytes,
             "activations": stage.memory.activations_bytes,
+            "batch": stage.memory.batch_bytes,
             "temporary": stage.memory.temporary_bytes,
         }
         for stage in plan.stages

@@ -43,7 +43,7 @@ def explain(planner: Planner) -> InfeasibleError:
 
 
 def test_the_error_names_layers_bytes_short_and_what_the_memory_is_for() -> None:
-    error = explain(make_planner(1.5e6))
+    error = explain(make_planner(3.5e6))
 
     assert re.search(r"layers? \d+ .*needs? at least [\d.]+ [kMG]B more on each device", str(error))
     assert re.search(r"[\d.]+ [kMG]B of activations for each of 1 microbatch; \d+% of it is in layers? \d", str(error))
@@ -51,28 +51,28 @@ def test_the_error_names_layers_bytes_short_and_what_the_memory_is_for() -> None
 
 
 def test_more_microbatches_are_advised_with_a_number_below_which_nothing_fits() -> None:
-    advised = int(re.search(r"num_microbatches=(\d+)", str(explain(make_planner(1.5e6))))[1])  # type: ignore[index]
+    advised = int(re.search(r"num_microbatches=(\d+)", str(explain(make_planner(3.5e6))))[1])  # type: ignore[index]
 
     assert advised > 2
-    explain(make_planner(1.5e6, num_microbatches=advised // 2))
+    explain(make_planner(3.5e6, num_microbatches=advised // 2))
 
 
 def test_a_few_more_microbatches_than_advised_are_enough() -> None:
-    advised = int(re.search(r"num_microbatches=(\d+)", str(explain(make_planner(1.5e6))))[1])  # type: ignore[index]
+    advised = int(re.search(r"num_microbatches=(\d+)", str(explain(make_planner(3.5e6))))[1])  # type: ignore[index]
 
-    solve(make_planner(1.5e6, num_microbatches=4 * advised))
+    solve(make_planner(3.5e6, num_microbatches=4 * advised))
 
 
 def test_recomputation_is_advised_where_it_was_not_allowed() -> None:
-    assert "recompute='auto', which leaves at least" in str(explain(make_planner(1.5e6, recompute="never")))
-    assert "recompute='auto'" not in str(explain(make_planner(1.5e6)))
+    assert "recompute='auto', which leaves at least" in str(explain(make_planner(3.5e6, recompute="never")))
+    assert "recompute='auto'" not in str(explain(make_planner(3.5e6)))
 
 
 def test_more_hosts_are_advised_with_a_number_below_which_nothing_fits() -> None:
-    advised = int(re.search(r"at least (\d+) hosts", str(explain(make_planner(1.5e6))))[1])  # type: ignore[index]
+    advised = int(re.search(r"at least (\d+) hosts", str(explain(make_planner(3.5e6))))[1])  # type: ignore[index]
 
     assert advised > 2
-    explain(make_planner(1.5e6, cluster_name=f"virtual:{advised - 1}x2"))
+    explain(make_planner(3.5e6, cluster_name=f"virtual:{advised - 1}x2"))
 
 
 def test_a_state_that_is_too_large_is_not_helped_by_microbatches() -> None:

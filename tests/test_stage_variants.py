@@ -62,7 +62,7 @@ def test_plans_on_the_front_take_the_memory_that_is_said() -> None:
     _, variants = find_variants()
     for point in variants.front(4):
         memory = point.plan.stages[0].memory
-        stored = memory.parameters_bytes + memory.optimizer_bytes + memory.gradients_bytes
+        stored = memory.parameters_bytes + memory.optimizer_bytes + memory.gradients_bytes + memory.batch_bytes
         assert stored + memory.activations_bytes == pytest.approx(point.stage_bytes, rel=1e-9)
 
 

@@ -54,6 +54,7 @@ class LayerVariable:
         strategies: of an op; `specs`: of an input or boundary value.
         micro_s, once_s: seconds per microbatch and per step.
         parameter_bytes, optimizer_bytes, gradient_bytes: on each device, for good.
+        batch_bytes: on each device, the slices of all microbatches.
         activation_bytes: on each device, for each microbatch in flight.
         transient_bytes: on each device, while the layer's backward pass runs: what it makes again.
     """
@@ -69,6 +70,7 @@ class LayerVariable:
     gradient_bytes: FloatArray
     activation_bytes: FloatArray
     transient_bytes: FloatArray
+    batch_bytes: FloatArray
 
     @property
     def num_candidates(self) -> int:
@@ -145,7 +147,7 @@ class _Builder:
         self, kind: VariableKind, target: int, strategies: tuple[Strategy, ...], specs: tuple[ShardingSpec, ...]
     ) -> int:
         count = len(strategies) or len(specs)
-        zeros = [np.zeros(count) for _ in range(7)]
+        zeros = [np.zeros(count) for _ in range(8)]
         self.variables.append(LayerVariable(kind, target, strategies, specs, *zeros))
         return len(self.variables) - 1
 
@@ -308,7 +310,9 @@ class _Builder:
             value = self.program.values[v]
             variable = self.variables[track.variable]
             sizes = np.array([self.costs.local_bytes(value, spec) for spec in track.specs])[track.index]
-            if number in owned and value.kind is not ValueKind.BATCH:
+            if number in owned and value.kind is ValueKind.BATCH:
+                variable.batch_bytes = variable.batch_bytes + sizes * self.program.count_slices(v)
+            elif number in owned:
                 if v in read_in_pass:
                     variable.parameter_bytes = variable.parameter_bytes + sizes
                 else:

@@ -70,7 +70,7 @@ def _join(kept: Iterable[int], again: Iterable[int], shift: int) -> frozenset[in
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """What one layer holds, on all devices together: for good, and for each microbatch in flight."""
+    """What one layer holds, on all devices together: for good (the batch too), and for each microbatch in flight."""
 
     state: float
     activations: float
@@ -93,8 +93,10 @@ def count_layer_bytes(program: Program, structure: ProgramStructure, layers: Col
         read = {v for op in ops if op.role is Role.BACKWARD for v in op.inputs if v is not None}
         made = {v for op in ops for v in op.outputs if v is not None}
         owned = {instance.values[n] for n in instance.owned_inputs}
-        state = [v for v in owned if program.values[v].kind is not ValueKind.BATCH]
-        lasting = sum(program.values[v].num_bytes for v in state)
+        lasting = sum(
+            program.values[v].num_bytes * (program.count_slices(v) if program.values[v].kind is ValueKind.BATCH else 1)
+            for v in owned
+        )
         lasting += sum(program.values[v].num_bytes for v in made & structure.accumulated)
         kept = sum(program.values[v].num_bytes for v in read & structure.saved)
         found.append(LayerBytes(float(lasting), float(kept)))

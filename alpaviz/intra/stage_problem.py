@@ -36,7 +36,7 @@ class StageShape:
     Attributes:
         groups: (group, number of its layers), in order of the first layer of each.
         links: ((producing group, its value, reading group, its value), how often); values are local numbers.
-        copies: ((group, value), how often) parameters that another stage owns and that are kept here as well.
+        copies: ((group, value), how often) inputs that another stage owns and that are kept here as well.
     """
 
     groups: tuple[tuple[GroupKey, int], ...]
@@ -106,7 +106,7 @@ class StageShapes:
                 producer = self._structure.producer_layer[v]
                 if first <= producer <= last:
                     links[self.keys[producer], self._number(producer, v), key, number] += 1
-                elif self._program.values[v].kind is ValueKind.STATE:
+                elif self._program.values[v].kind in (ValueKind.STATE, ValueKind.BATCH):
                     copies[key, number] += 1
         return StageShape(tuple(counts.items()), tuple(links.items()), tuple(copies.items()))
 
@@ -127,6 +127,7 @@ class StageProblem:
         offsets: per group, the position of its first variable in `problem`.
         micro, once: like `problem` but per microbatch and per step alone: unary and edge costs.
         parameter_bytes, optimizer_bytes, gradient_bytes, activation_bytes: per variable (candidates,), counts in.
+        batch_bytes: the same for the batch.
         transient_bytes: the same for what a layer's backward pass makes again; of one layer of each group.
     """
 
@@ -138,6 +139,7 @@ class StageProblem:
     optimizer_bytes: tuple[FloatArray, ...]
     gradient_bytes: tuple[FloatArray, ...]
     activation_bytes: tuple[FloatArray, ...]
+    batch_bytes: tuple[FloatArray, ...]
     transient_bytes: tuple[FloatArray, ...]
 
     def price(self, choice: tuple[int, ...]) -> StagePrice:
@@ -149,6 +151,7 @@ class StageProblem:
         return StagePrice(
             self.micro.price(choice), self.once.price(choice), add(self.parameter_bytes), add(self.optimizer_bytes),
             add(self.gradient_bytes), add(self.activation_bytes), self._find_most_transient(choice),
+            add(self.batch_bytes),
         )  # fmt: skip
 
     def _find_most_transient(self, choice: tuple[int, ...]) -> float:
@@ -174,11 +177,12 @@ class StagePrice:
     gradient_bytes: float
     activation_bytes: float
     transient_bytes: float = 0.0
+    batch_bytes: float = 0.0
 
     @property
     def lasting_bytes(self) -> float:
         """Bytes that do not depend on the microbatches in flight."""
-        return self.parameter_bytes + self.optimizer_bytes + self.gradient_bytes
+        return self.parameter_bytes + self.optimizer_bytes + self.gradient_bytes + self.batch_bytes
 
     def count_bytes(self, in_flight: int) -> float:
         return self.lasting_bytes + in_flight * self.activation_bytes + self.transient_bytes
@@ -220,7 +224,13 @@ class _StageBuilder:
         self.names: list[str] = []
         self.unary: list[list[FloatArray]] = [[], []]  # per microbatch, per step
         self.edges: list[dict[tuple[int, int], PairCosts]] = [{}, {}]
-        self.bytes: list[list[FloatArray]] = [[], [], [], []]  # parameters, optimizer, gradients, activations
+        self.bytes: list[list[FloatArray]] = [
+            [],
+            [],
+            [],
+            [],
+            [],
+        ]  # parameters, optimizer, gradients, activations, batch
         self.transient: list[FloatArray] = []
         self.allowed: list[FloatArray | None] = []
 
@@ -235,6 +245,7 @@ class _StageBuilder:
             self.unary[1].append(variable.once_s * count)
             parts = (
                 variable.parameter_bytes, variable.optimizer_bytes, variable.gradient_bytes, variable.activation_bytes,
+                variable.batch_bytes,
             )  # fmt: skip
             for total, part in zip(self.bytes, parts, strict=True):
                 total.append(part * count)
@@ -285,7 +296,10 @@ class _StageBuilder:
         value = self.program.values[instance.values[number]]
         sizes = np.array([self.costs.local_bytes(value, spec) for spec in problem.variables[boundary].specs])
         position = self.offsets[key] + boundary
-        self.bytes[0][position] = self.bytes[0][position] + sizes * count
+        is_batch = value.kind is ValueKind.BATCH
+        slices = self.program.count_slices(value.id) if is_batch else 1
+        part = self.bytes[4 if is_batch else 0]
+        part[position] = part[position] + sizes * (count * slices)
 
     def finish(self, num_microbatches: int, in_flight: int, memory_limit: float) -> StageProblem:
         names = tuple(self.names)
@@ -307,15 +321,15 @@ class _StageBuilder:
         problem = ShardingProblem(
             tuple(unary), tuple(Edge(u, v, merged[u, v]) for u, v in sorted(merged)), memory, names
         )
-        parameters, optimizer, gradients, activations = (tuple(part) for part in self.bytes)
+        parameters, optimizer, gradients, activations, batch = (tuple(part) for part in self.bytes)
         return StageProblem(
             problem, self.offsets, parts[0], parts[1], parameters, optimizer, gradients, activations,
-            tuple(self.transient),
+            batch, tuple(self.transient),
         )  # fmt: skip
 
     def _limit_memory(self, in_flight: int, memory_limit: float) -> tuple[MemoryRow, ...]:
         """The limit while each group's backward pass runs; one row where none makes anything again."""
-        lasting = [p + o + g + in_flight * a for p, o, g, a in zip(*self.bytes, strict=True)]
+        lasting = [p + o + g + b + in_flight * a for p, o, g, a, b in zip(*self.bytes, strict=True)]
         rows = []
         ends = [*list(self.offsets.values())[1:], len(lasting)]
         for begin, end in zip(self.offsets.values(), ends, strict=True):

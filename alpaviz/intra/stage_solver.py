@@ -166,7 +166,7 @@ class StageSolver:
         allowed = dict(restriction)
         total = 0.0
         for position, variable in enumerate(self.problems[layer_class].variables):
-            usage = variable.parameter_bytes + variable.optimizer_bytes + variable.gradient_bytes
+            usage = variable.parameter_bytes + variable.optimizer_bytes + variable.gradient_bytes + variable.batch_bytes
             usage = usage + in_flight * variable.activation_bytes
             if position in allowed:
                 usage = usage[list(allowed[position])]
@@ -273,6 +273,7 @@ def _interpolate(first: SolvedStage, last: SolvedStage, far: StagePrice, share: 
         between(near.parameter_bytes, far.parameter_bytes), between(near.optimizer_bytes, far.optimizer_bytes),
         between(near.gradient_bytes, far.gradient_bytes), between(near.activation_bytes, far.activation_bytes),
         near.transient_bytes,
+        between(near.batch_bytes, far.batch_bytes),
     )  # fmt: skip
     return SolvedStage(
         first.choice, price, between(first.objective, last.objective), between(first.bound, last.bound), first.solver

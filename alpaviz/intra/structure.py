@@ -182,7 +182,8 @@ def _number_values(
             if v not in made_here:
                 is_owned = value.kind is not ValueKind.INTERMEDIATE and marks.producer[v] == layer
                 (owned if is_owned else externals).append(local[v])
-                key.append((is_owned, value.kind, value.shape, value.dtype, v in marks.saved))
+                slices = program.count_slices(v) if value.kind is ValueKind.BATCH else 1
+                key.append((is_owned, value.kind, slices, value.shape, value.dtype, v in marks.saved))
         return local[v]
 
     for op in ops:

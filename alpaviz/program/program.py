@@ -169,6 +169,10 @@ class Program:
         per_microbatch = sum(op.flops for op in once if op.role is not Role.UPDATE)
         return per_microbatch * self.num_microbatches + sum(op.flops for op in once if op.role is Role.UPDATE)
 
+    def count_slices(self, value: int) -> int:
+        """How many microbatches of an input a device holds during a step: all slices of what is sliced, else one."""
+        return 1 if self.batch_axes[self.inputs.index(value)] is None else self.num_microbatches
+
     def __repr__(self) -> str:
         return (
             f"Program({self.name!r}: {len(self.ops)} ops, {self.num_layers} layers, "

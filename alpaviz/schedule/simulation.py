@@ -19,6 +19,9 @@ from alpaviz.types import DeviceId
 ONCE = -1
 """Microbatch number of sends that happen once a step."""
 
+LASTING = ("parameters", "optimizer", "batch")
+"""Parts of a device's memory that stay for the whole step."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
@@ -142,14 +145,14 @@ def _check_devices(order: Order, stages: Sequence[StagePlan], name: str) -> None
 def _follow_memory(row: int, events: Sequence[TimelineEvent], stages: Sequence[StagePlan]) -> DeviceMemory:
     """What the row's fullest device holds from the start of the step to its end.
 
-    Parameters and optimizer state stay. A stage's gradients are there from its first backward to its update, the
-    activations of a microbatch from its forward to the end of its backward, the working set of a task while it runs.
+    Parameters, optimizer state and the batch stay. A stage's gradients are there from its first backward to its update,
+    the activations of a microbatch from its forward to the end of its backward, the working set of a task while it
+    runs.
     """
     own = sorted({event.task.stage for event in events})
-    lasting = {part: sum(_part(stages[s], part) for s in own) for part in ("parameters", "optimizer")}
+    lasting = {part: sum(_part(stages[s], part) for s in own) for part in LASTING}
     changes: dict[float, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    changes[0.0]["parameters"] = lasting["parameters"]
-    changes[0.0]["optimizer"] = lasting["optimizer"]
+    changes[0.0].update(lasting)
     started: set[int] = set()
     for event in events:
         stage = stages[event.task.stage]
@@ -164,7 +167,7 @@ def _follow_memory(row: int, events: Sequence[TimelineEvent], stages: Sequence[S
         elif kind is not TaskKind.FORWARD and stage.index not in started:
             started.add(stage.index)
             changes[event.start_s]["gradients"] += memory.gradients_bytes
-    held = dict.fromkeys(("parameters", "optimizer", "gradients", "activations", "temporary"), 0.0)
+    held = dict.fromkeys((*LASTING, "gradients", "activations", "temporary"), 0.0)
     points = []
     for at in sorted(changes):
         for part, change in changes[at].items():
@@ -175,7 +178,10 @@ def _follow_memory(row: int, events: Sequence[TimelineEvent], stages: Sequence[S
 
 
 def _part(stage: StagePlan, part: str) -> float:
-    return {"parameters": stage.memory.parameters_bytes, "optimizer": stage.memory.optimizer_bytes}[part]
+    memory = stage.memory
+    return {"parameters": memory.parameters_bytes, "optimizer": memory.optimizer_bytes, "batch": memory.batch_bytes}[
+        part
+    ]
 
 
 def _total_traffic(plan: Plan, timeline: Timeline) -> tuple[LinkTraffic, ...]:

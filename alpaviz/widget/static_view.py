@@ -27,7 +27,7 @@ _PART_COLOURS = {
 }  # fmt: skip
 _MEMORY_COLOURS = {
     "parameters": "#7aa6d6", "optimizer": "#66ccee", "gradients": "#57b262", "activations": "#ee7d89",
-    "temporary": "#bdbdbd",
+    "batch": "#d6c34f", "temporary": "#bdbdbd",
 }  # fmt: skip
 
 
@@ -53,6 +53,7 @@ def _list_memory_parts(memory: MemoryEstimate) -> list[tuple[str, float]]:
         ("optimizer", memory.optimizer_bytes),
         ("gradients", memory.gradients_bytes),
         ("activations", memory.activations_bytes),
+        ("batch", memory.batch_bytes),
         ("temporary", memory.temporary_bytes),
     ]
     return [(name, count) for name, count in parts if count > 0]

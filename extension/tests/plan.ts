@@ -52,6 +52,7 @@ export function makeStage(index: number, change: Partial<StagePlan> = {}): Stage
       activations_bytes: 3e9,
       temporary_bytes: 0,
       capacity_bytes: 16e9,
+      batch_bytes: 0,
     },
     objective: 1,
     bound: 1,

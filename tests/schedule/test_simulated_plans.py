@@ -65,11 +65,12 @@ def test_stages_that_share_a_row_share_devices_and_all_devices_are_used_once(pla
 def count_by_hand(plan: Plan, played: Simulation, held: DeviceMemory, at: float) -> dict[str, float]:
     """What the row holds just after `at`, from the times of its tasks."""
     events = played.timeline.stages[held.row]
-    total = dict.fromkeys(("parameters", "optimizer", "gradients", "activations", "temporary"), 0.0)
+    total = dict.fromkeys(("parameters", "optimizer", "batch", "gradients", "activations", "temporary"), 0.0)
     for stage in sorted({event.task.stage for event in events}):
         memory, own = plan.stages[stage].memory, [e for e in events if e.task.stage == stage]
         total["parameters"] += memory.parameters_bytes
         total["optimizer"] += memory.optimizer_bytes
+        total["batch"] += memory.batch_bytes
         begins = {e.task.microbatch: e.start_s for e in own if e.task.kind is TaskKind.FORWARD}
         ends = {e.task.microbatch: e.end_s for e in own if e.task.kind not in (TaskKind.FORWARD, TaskKind.UPDATE)}
         alive = sum(begins[m] <= at < ends[m] for m in begins)

@@ -25,6 +25,7 @@ export function splitMemory(memory: MemoryEstimate): Part[] {
     { key: 'optimizer', label: 'optimizer', value: memory.optimizer_bytes },
     { key: 'gradients', label: 'gradients', value: memory.gradients_bytes },
     { key: 'activations', label: 'activations', value: memory.activations_bytes },
+    { key: 'batch', label: 'batch', value: memory.batch_bytes ?? 0 },
     { key: 'temporary', label: 'temporary', value: memory.temporary_bytes },
   ].filter((part) => part.value > 0);
 }

@@ -64,6 +64,7 @@ export interface MemoryEstimate {
   activations_bytes: number;
   temporary_bytes: number;
   capacity_bytes: number;
+  batch_bytes: number;
 }
 
 export interface StagePlan {
