@@ -81,7 +81,7 @@ class PlanningSession:
         bound = choice.objective * pricing.least_share
         report("writing the plan", 0, 1, choice.objective, bound)
         chosen = tuple(self._take(pricing, r) for r in choice.stages)
-        layers = [layer for r in choice.stages for layer in _list_recomputed(pricing, r)]
+        layers = [layer for r in choice.stages if r in pricing.recomputed for layer in pricing.recomputed[r].layers]
         program, structure = self.program, self.candidates.structure
         if layers:
             program, chosen = move_to_program(
@@ -114,10 +114,10 @@ class PlanningSession:
 
     def _take(self, pricing: CandidatePricing, chosen: ChosenRange) -> ChosenStage:
         option = self.candidates.options_by_mesh[chosen.option]
-        stage = pricing.exact[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1]
+        stage = pricing.exact[chosen]
         shapes = pricing.pinned[chosen.option]
         in_flight = self.candidates.count_in_flight(chosen.in_flight)
-        again = pricing.recomputed.get((chosen.first, chosen.last, chosen.option, chosen.in_flight - 1))
+        again = pricing.recomputed.get(chosen)
         if again is not None:
             return ChosenStage(
                 chosen.first, chosen.last, option.mesh, again.solver, again.shapes, again.solved, in_flight
@@ -138,7 +138,7 @@ class PlanningSession:
             stop_if(should_stop)
             table = StageCostTable(pricing.latency, self.candidates.sizes)
             choice = self._run_programme(table, constraints)
-            inexact = [r for r in choice.stages if (r.first, r.last, r.option, r.in_flight - 1) not in pricing.exact]
+            inexact = [r for r in choice.stages if r not in pricing.exact]
             report("choosing stages", round_number, round_number + len(inexact), None, choice.objective)
             if not inexact:
                 return choice
@@ -288,12 +288,6 @@ def _describe_recomputed(program: Program) -> tuple[str, ...]:
     """A sentence on the layers that are recomputed; nothing where none are."""
     layers = program.recomputed_layers
     return (f"{spell_layers(layers)} recomputed in the backward pass; the bound is for these",) if layers else ()
-
-
-def _list_recomputed(pricing: CandidatePricing, chosen: ChosenRange) -> tuple[int, ...]:
-    """Layers that a chosen stage recomputes."""
-    found = pricing.recomputed.get((chosen.first, chosen.last, chosen.option, chosen.in_flight - 1))
-    return () if found is None else found.layers
 
 
 def _ignore(*_: object) -> None:

@@ -211,12 +211,11 @@ class StageCandidates:
     def _make_exact(
         self, pricing: CandidatePricing, chosen: ChosenRange, option: MeshOption, should_stop: Callable[[], bool]
     ) -> None:
-        key = (chosen.first, chosen.last, chosen.option, chosen.in_flight - 1)
         shape = pricing.pinned[chosen.option].find(chosen.first, chosen.last)
         in_flight = self.count_in_flight(chosen.in_flight)
         stage = option.solver.find(shape, in_flight, self.memory_limit, should_stop)
-        stage = self._recompute(pricing, key, stage, shape, should_stop)
-        pricing.exact[key] = stage
+        stage = self._recompute(pricing, chosen, stage, shape, should_stop)
+        pricing.exact[chosen] = stage
         if stage.price is None:
             pricing.latency[chosen.first, chosen.last, chosen.option, chosen.in_flight - 1 :] = np.inf
             pricing.note_short(chosen.option, stage.bytes_short, chosen.first, chosen.last)
@@ -228,25 +227,26 @@ class StageCandidates:
     def _recompute(
         self,
         pricing: CandidatePricing,
-        key: tuple[int, int, int, int],
+        chosen: ChosenRange,
         kept: SolvedStage,
         shape: StageShape,
         should_stop: Callable[[], bool],
     ) -> SolvedStage:
-        """The stage of `key` with layers recomputed where that is better than `kept`, else `kept`."""
-        again, option = pricing.recomputation, self.options_by_mesh[key[2]]
+        """The stage of `chosen` with layers recomputed where that is better than `kept`, else `kept`."""
+        again, option = pricing.recomputation, self.options_by_mesh[chosen.option]
         if again is None:
             return kept
         free = option.solver.find(shape, None, np.inf, should_stop)
         if kept.price is not None and kept.objective <= free.objective * (1 + _WORTH_RECOMPUTING):
             return kept
-        found = again.find(key[0], key[1], option.mesh, self.count_in_flight(key[3] + 1), should_stop)
+        in_flight = self.count_in_flight(chosen.in_flight)
+        found = again.find(chosen.first, chosen.last, option.mesh, in_flight, should_stop)
         if found is None or (found.solved.price is None and found.solved.bytes_short == 0.0):
             return kept
         if kept.price is not None and kept.objective <= found.solved.objective:
             return kept
         if found.solved.price is not None:
-            pricing.recomputed[key] = found
+            pricing.recomputed[chosen] = found
         return found.solved
 
     def _list_in_flight(self) -> tuple[int, ...]:
@@ -266,10 +266,10 @@ class StageCandidates:
 
 @dataclass(slots=True, eq=False)
 class CandidatePricing:
-    """What is known of all candidates during one solve; keys are (first, last, option, stages to the end - 1).
+    """What is known of all candidates during one solve.
 
     Attributes:
-        latency: lower limits, exact where `exact` has the key.
+        latency: by first and last layer, option and stages to the end - 1: lower limits, exact where `exact` has them.
         shapes: per option, without pins; `pinned`: with them, of options where an entry was asked for.
         is_free: (option, family of shapes) whose limits are the optimum without memory limit.
         fitting: by option and shape, to how many stages from the end it may fit and the bytes it lacks for one more.
@@ -281,7 +281,7 @@ class CandidatePricing:
 
     pins: Sequence[Pin]
     latency: FloatArray
-    exact: dict[tuple[int, int, int, int], SolvedStage] = field(default_factory=dict)
+    exact: dict[ChosenRange, SolvedStage] = field(default_factory=dict)
     shapes: list[StageShapes] = field(default_factory=list)
     pinned: dict[int, StageShapes] = field(default_factory=dict)
     is_free: set[tuple[int, object]] = field(default_factory=set)
@@ -290,7 +290,7 @@ class CandidatePricing:
     num_candidates: int = 0
     short: dict[int, tuple[float, int, int]] = field(default_factory=dict)
     recomputation: StageRecomputation | None = None
-    recomputed: dict[tuple[int, int, int, int], RecomputedStage] = field(default_factory=dict)
+    recomputed: dict[ChosenRange, RecomputedStage] = field(default_factory=dict)
 
     def raise_to(self, first: int, last: int, option: int, limit: float, stages: int = 0) -> None:
         """Raise entries of `stages` + 1 or more stages to the end to at least `limit`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from alpaviz.intra.deferral import Deferrals
 from alpaviz.intra.structure import ProgramStructure, find_structure
-from alpaviz.program.program import Program, Role, ValueKind
+from alpaviz.program.program import Program, Role
 from alpaviz.program.recompute import list_recomputable_layers, recompute_layers
 
 
@@ -93,10 +93,7 @@ def count_layer_bytes(program: Program, structure: ProgramStructure, layers: Col
         read = {v for op in ops if op.role is Role.BACKWARD for v in op.inputs if v is not None}
         made = {v for op in ops for v in op.outputs if v is not None}
         owned = {instance.values[n] for n in instance.owned_inputs}
-        lasting = sum(
-            program.values[v].num_bytes * (program.count_slices(v) if program.values[v].kind is ValueKind.BATCH else 1)
-            for v in owned
-        )
+        lasting = sum(program.values[v].num_bytes * program.count_slices(v) for v in owned)
         lasting += sum(program.values[v].num_bytes for v in made & structure.accumulated)
         kept = sum(program.values[v].num_bytes for v in read & structure.saved)
         found.append(LayerBytes(float(lasting), float(kept)))

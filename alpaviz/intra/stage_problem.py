@@ -8,6 +8,7 @@ layers is as large a problem as one of three. In: layer problems of one mesh and
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,10 +157,9 @@ class StageProblem:
 
     def _find_most_transient(self, choice: tuple[int, ...]) -> float:
         """Bytes that the layer with the most to make again holds meanwhile."""
-        ends = [*list(self.offsets.values())[1:], len(choice)]
         return max(
-            sum(float(self.transient_bytes[i][choice[i]]) for i in range(begin, end))
-            for begin, end in zip(self.offsets.values(), ends, strict=True)
+            sum(float(self.transient_bytes[i][choice[i]]) for i in group)
+            for group in _list_groups(self.offsets, len(choice))
         )
 
 
@@ -224,13 +224,8 @@ class _StageBuilder:
         self.names: list[str] = []
         self.unary: list[list[FloatArray]] = [[], []]  # per microbatch, per step
         self.edges: list[dict[tuple[int, int], PairCosts]] = [{}, {}]
-        self.bytes: list[list[FloatArray]] = [
-            [],
-            [],
-            [],
-            [],
-            [],
-        ]  # parameters, optimizer, gradients, activations, batch
+        # Parameters, optimizer, gradients, activations, batch.
+        self.bytes: list[list[FloatArray]] = [[], [], [], [], []]
         self.transient: list[FloatArray] = []
         self.allowed: list[FloatArray | None] = []
 
@@ -296,10 +291,8 @@ class _StageBuilder:
         value = self.program.values[instance.values[number]]
         sizes = np.array([self.costs.local_bytes(value, spec) for spec in problem.variables[boundary].specs])
         position = self.offsets[key] + boundary
-        is_batch = value.kind is ValueKind.BATCH
-        slices = self.program.count_slices(value.id) if is_batch else 1
-        part = self.bytes[4 if is_batch else 0]
-        part[position] = part[position] + sizes * (count * slices)
+        part = self.bytes[4 if value.kind is ValueKind.BATCH else 0]
+        part[position] = part[position] + sizes * (count * self.program.count_slices(value.id))
 
     def finish(self, num_microbatches: int, in_flight: int, memory_limit: float) -> StageProblem:
         names = tuple(self.names)
@@ -331,12 +324,16 @@ class _StageBuilder:
         """The limit while each group's backward pass runs; one row where none makes anything again."""
         lasting = [p + o + g + b + in_flight * a for p, o, g, a, b in zip(*self.bytes, strict=True)]
         rows = []
-        ends = [*list(self.offsets.values())[1:], len(lasting)]
-        for begin, end in zip(self.offsets.values(), ends, strict=True):
-            if any(part.any() for part in self.transient[begin:end]):
-                usage = [u + t if begin <= i < end else u for i, (u, t) in enumerate(zip(lasting, self.transient))]
+        for group in _list_groups(self.offsets, len(lasting)):
+            if any(self.transient[i].any() for i in group):
+                usage = [u + t if i in group else u for i, (u, t) in enumerate(zip(lasting, self.transient))]
                 rows.append(_make_row(usage, memory_limit))
         return tuple(rows) or (_make_row(lasting, memory_limit),)
+
+
+def _list_groups(offsets: Mapping[GroupKey, int], num_variables: int) -> list[range]:
+    """The variables of each group of layers."""
+    return [range(a, b) for a, b in itertools.pairwise((*offsets.values(), num_variables))]
 
 
 def _make_row(usage: Sequence[FloatArray], limit: float) -> MemoryRow:

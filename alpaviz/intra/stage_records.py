@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from alpaviz.intra.stage_problem import GroupKey, StagePrice, StageShape
 from alpaviz.intra.structure import LayerInstance, ProgramStructure
-from alpaviz.program.program import Program, ValueKind
+from alpaviz.program.program import Program
 from alpaviz.program.rule import ShardingRule
 
 
@@ -100,8 +100,7 @@ def _describe_layer(
             numbers[v] = len(numbers)
             value = program.values[v]
             marks = (v in structure.saved, v in structure.accumulated)
-            slices = program.count_slices(v) if value.kind is ValueKind.BATCH else 1
-            lines.append((value.shape, value.dtype, str(value.kind), slices, *marks))
+            lines.append((value.shape, value.dtype, str(value.kind), program.count_slices(v), *marks))
         return numbers[v]
 
     lines.append([number(v) for v in instance.values])

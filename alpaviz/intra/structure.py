@@ -182,8 +182,7 @@ def _number_values(
             if v not in made_here:
                 is_owned = value.kind is not ValueKind.INTERMEDIATE and marks.producer[v] == layer
                 (owned if is_owned else externals).append(local[v])
-                slices = program.count_slices(v) if value.kind is ValueKind.BATCH else 1
-                key.append((is_owned, value.kind, slices, value.shape, value.dtype, v in marks.saved))
+                key.append((is_owned, value.kind, program.count_slices(v), value.shape, value.dtype, v in marks.saved))
         return local[v]
 
     for op in ops:

@@ -170,7 +170,9 @@ class Program:
         return per_microbatch * self.num_microbatches + sum(op.flops for op in once if op.role is Role.UPDATE)
 
     def count_slices(self, value: int) -> int:
-        """How many microbatches of an input a device holds during a step: all slices of what is sliced, else one."""
+        """How many microbatches of a value a device holds during a step: of a sliced batch leaf all, of others one."""
+        if self.values[value].kind is not ValueKind.BATCH:
+            return 1
         return 1 if self.batch_axes[self.inputs.index(value)] is None else self.num_microbatches
 
     def __repr__(self) -> str:

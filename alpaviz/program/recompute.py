@@ -9,7 +9,7 @@ barriers, so that a compiler does not take them for the originals.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -83,9 +83,13 @@ class _LayerReads:
                 self.read_backward[op.layer].update(v for v in op.inputs if v is not None)
         self.all_read = set().union(*self.read_backward.values()) if self.read_backward else set()
 
+    def is_made_in(self, value: int | None, layer: int) -> bool:
+        """Whether a forward op of `layer` makes `value`."""
+        return value is not None and value in self.maker and self.maker[value].layer == layer
+
     def find_own_kept(self, layer: int) -> frozenset[int]:
         """Values that the forward ops of `layer` make and its backward ops read."""
-        return frozenset(v for v in self.read_backward[layer] if v in self.maker and self.maker[v].layer == layer)
+        return frozenset(v for v in self.read_backward[layer] if self.is_made_in(v, layer))
 
     def list_ops_to_repeat(self, layer: int) -> list[Op]:
         """The forward ops of `layer` that make what it keeps, in order."""
@@ -128,20 +132,20 @@ class _Rewriter:
         self.variables.update(zip(program.constants, jaxpr.constvars, strict=True))
         for op, eqn in zip(program.ops, jaxpr.eqns, strict=True):
             if op.role is Role.BACKWARD and op.layer in self.layers:
-                own = self.reads.find_own_kept(op.layer) if op.layer not in self.copies else ()
-                if not set(own).isdisjoint(op.inputs):
+                if op.layer not in self.copies and any(self.reads.is_made_in(v, op.layer) for v in op.inputs):
                     self._repeat_layer(op.layer)
                 replaced = self.copies.get(op.layer, {})
                 inputs = tuple(v if v is None else replaced.get(v, v) for v in op.inputs)
                 if inputs != op.inputs:
-                    operands = [
-                        old if new is None else self.variables[new] for old, new in zip(eqn.invars, inputs, strict=True)
-                    ]
-                    op, eqn = replace(op, inputs=inputs), eqn.replace(invars=operands)
+                    op, eqn = replace(op, inputs=inputs), eqn.replace(invars=self._read(eqn, inputs))
             self._append(op, eqn)
             self.variables.update(
                 {v: variable for v, variable in zip(op.outputs, eqn.outvars, strict=True) if v is not None}
             )
+
+    def _read(self, eqn: Any, inputs: Sequence[int | None]) -> list[Any]:
+        """Operands of `eqn` that are the values `inputs`; literals stay."""
+        return [old if v is None else self.variables[v] for old, v in zip(eqn.invars, inputs, strict=True)]
 
     def _append(self, op: Op, eqn: Any) -> None:
         self.ops.append(replace(op, id=len(self.ops)))
@@ -164,17 +168,17 @@ class _Rewriter:
                     if v not in entered:
                         entered[v] = self._enter(op, eqn, v)
                     inputs.append(entered[v])
-            operands = [
-                old if new is None else self.variables[new] for old, new in zip(eqn.invars, inputs, strict=True)
+            results = [
+                old if v is None else internals.make_variable(old.aval)
+                for v, old in zip(op.outputs, eqn.outvars, strict=True)
             ]
-            results = [old if v is None else internals.make_variable(old.aval) for v, old in _pair(op.outputs, eqn)]
             name = RECOMPUTE + op.name
             outputs = self._add_values(op.outputs, results, name)
             copies.update({old: new for old, new in zip(op.outputs, outputs, strict=True) if old is not None and new})
             again = replace(
                 op, name=name, inputs=tuple(inputs), outputs=outputs, role=Role.BACKWARD, is_recomputed=True
             )
-            self._append(again, eqn.replace(invars=operands, outvars=results))
+            self._append(again, eqn.replace(invars=self._read(eqn, inputs), outvars=results))
 
     def _enter(self, op: Op, like: Any, value: int) -> int:
         """Append a barrier through which copies read `value`, which enters the layer; the value behind it."""
@@ -207,7 +211,3 @@ class _Rewriter:
             self.variables[number] = variable
             made.append(number)
         return tuple(made)
-
-
-def _pair(outputs: Collection[int | None], eqn: Any) -> list[tuple[int | None, Any]]:
-    return list(zip(outputs, eqn.outvars, strict=True))

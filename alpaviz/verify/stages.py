@@ -98,14 +98,10 @@ class StageVerifier:
                 continue
             size = self._count_local(v, layouts)
             if self.program.values[v].kind is ValueKind.BATCH:
-                batch += size * self._count_slices(v)
+                batch += size * self.program.count_slices(v)
             else:
                 state += size
         return state, batch
-
-    def _count_slices(self, value: int) -> int:
-        position = self.program.inputs.index(value)
-        return 1 if self.program.batch_axes[position] is None else self.plan.num_microbatches
 
 
 def read_buffers(compiled: Any) -> ChunkBuffers:
