@@ -22,14 +22,20 @@ if TYPE_CHECKING:
     from alpaviz.planner import Planner
 
 MAX_CHANGED_ROWS = 500
+VARIANT_TOPICS = ("front", "cheapest")
 
 
 def _read_pin(params: dict[str, Any]) -> Pin:
     return Pin(PinKind(params["kind"]), params["subject"], params["choice"])
 
 
-def _refuse(should_stop: Callable[[], bool]) -> None:
-    raise PinError("A solve is running: ask again when it has ended.")
+def _refuse(error: AlpaVizError) -> Work:
+    """Work that tells of `error`."""
+
+    def work(should_stop: Callable[[], bool]) -> Any:
+        raise error
+
+    return work
 
 
 class PlannerWidget(PlanWidget):
@@ -37,7 +43,7 @@ class PlannerWidget(PlanWidget):
 
     Traits are set on the kernel's event loop only, at most ten times a second. The page's requests run one after the
     other in a thread of the widget's own, so the kernel stays free; questions that take the solver seconds have
-    another, and end when the plan changes or a solve begins. `cancel` runs at once.
+    another, and end when a solve begins or the plan they are about is left. `cancel` runs at once.
     """
 
     def __init__(self, planner: Planner) -> None:
@@ -71,8 +77,11 @@ class PlannerWidget(PlanWidget):
         """Bring the traits in line with the planner."""
         planner = self._planner
         plan = planner.plan
-        if plan is not self._sent_plan or planner.state == PlannerState.SOLVING:
+        if planner.state == PlannerState.SOLVING:
             self._questions.stop()
+        elif plan is not self._sent_plan:
+            # Variants stay variants of the plan that was asked about while the plan is one of them.
+            self._questions.stop(VARIANT_TOPICS if self._offers.find_key(plan) is not None else ())
         with self.hold_sync():
             if plan is not self._sent_plan:
                 self._sent_plan = self._plan = plan
@@ -143,18 +152,17 @@ class PlannerWidget(PlanWidget):
 
     def _find_question(self, method: str, params: dict[str, Any]) -> tuple[str, Work] | None:
         """Topic and work of a request that the solver answers; None for others."""
-        works: dict[str, Work] = {
-            "regrets": lambda should_stop: self._find_regrets(params["op"], should_stop),
-            "front": lambda should_stop: self._find_variants("front", params["stage"], should_stop),
-            "cheapest": lambda should_stop: self._find_variants("cheapest", params["stage"], should_stop),
-            "explanation": lambda should_stop: self._explain(True, should_stop),
-        }
-        work = works.get(method)
-        if work is None or params.get("with_regrets") is False:  # an explanation without them takes no solver
+        if method not in ("regrets", "explanation", *VARIANT_TOPICS):
+            return None
+        if params.get("with_regrets") is False:  # an explanation without them takes no solver
             return None
         if self._planner.state == PlannerState.SOLVING:
-            return method, _refuse
-        return method, work
+            return method, _refuse(PinError("A solve is running: ask again when it has ended."))
+        if method == "regrets":
+            return method, lambda should_stop: self._find_regrets(params["op"], should_stop)
+        if method == "explanation":
+            return method, lambda should_stop: self._explain(True, should_stop)
+        return method, self._find_variants(method, params["stage"])
 
     def _find_regrets(self, op: str, should_stop: Callable[[], bool]) -> list[dict[str, Any]]:
         plan = self._planner.plan
@@ -173,10 +181,19 @@ class PlannerWidget(PlanWidget):
             regrets[name] = planner.variants(stage).regrets(name, should_stop)
         return to_page(plan.explain(regrets))
 
-    def _find_variants(self, kind: str, stage: int, should_stop: Callable[[], bool]) -> Any:
-        offered = to_page(self._offers.find(kind, stage, should_stop))
-        self._hop.request()  # which of them is the plan has changed
-        return offered
+    def _find_variants(self, kind: str, stage: int) -> Work:
+        """The search about the plan that the page shows now, whatever is taken meanwhile."""
+        try:
+            find = self._offers.prepare(kind, stage)
+        except AlpaVizError as error:
+            return _refuse(error)
+
+        def work(should_stop: Callable[[], bool]) -> Any:
+            offered = to_page(find(should_stop))
+            self._hop.request()  # which of them is the plan has changed
+            return offered
+
+        return work
 
     def _answer(self, number: Any, action: Callable[[], Any]) -> None:
         try:

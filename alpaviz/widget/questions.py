@@ -7,7 +7,7 @@ that says why there is none. Other requests are not kept waiting, and the kernel
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -48,12 +48,11 @@ class Questions:
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="alpaviz-widget-questions")
             self._worker.submit(deliver, answer)
 
-    def stop(self) -> None:
-        """Stop all that are open; their answers say so."""
+    def stop(self, kept: Collection[str] = ()) -> None:
+        """Stop all that are open, but for those of the topics in `kept`; their answers say so."""
         with self._lock:
-            for is_stopped in self._open.values():
-                is_stopped.set()
-            self._open.clear()
+            for topic in [topic for topic in self._open if topic not in kept]:
+                self._open.pop(topic).set()
 
     def close(self) -> None:
         """`stop`, and end the thread."""

@@ -14,6 +14,7 @@ from alpaviz.planner_state import PlannerState
 
 if TYPE_CHECKING:
     from alpaviz.planner import Planner
+    from alpaviz.stage_variants import StageVariants
 
 FRONT_POINTS = 12
 CHEAPEST_PLANS = 6
@@ -64,11 +65,20 @@ class VariantOffers:
         self._stage = -1
         self._plans: dict[str, Plan] = {}
 
-    def find(self, kind: str, stage: int, should_stop: Callable[[], bool]) -> OfferedVariants:
-        """The `"front"` of time against memory of a stage of the present plan, or its `"cheapest"` choices."""
+    def prepare(self, kind: str, stage: int) -> Callable[[Callable[[], bool]], OfferedVariants]:
+        """The search for the `"front"` of time against memory of a stage of the present plan, or its `"cheapest"`.
+
+        It stays a search about this plan when another one has taken its place by the time it runs: a person takes
+        a point of the front while the cheapest choices are still looked for.
+        """
         plan = self._planner.plan
         variants = self._planner.variants(stage)
         assert plan is not None, "only a plan has variants"
+        return lambda should_stop: self._find(kind, stage, plan, variants, should_stop)
+
+    def _find(
+        self, kind: str, stage: int, plan: Plan, variants: StageVariants, should_stop: Callable[[], bool]
+    ) -> OfferedVariants:
         if kind == "front":
             points = variants.front(FRONT_POINTS, should_stop)
             found = [(point.plan, point.is_optimal) for point in points]

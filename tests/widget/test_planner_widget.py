@@ -141,6 +141,18 @@ def test_a_question_ends_when_its_plan_is_left(widget: Sent, happening: str) -> 
     assert "stopped" in wait_for(widget, 7)["error"]
 
 
+def test_taking_a_variant_leaves_the_search_for_others_of_the_same_plan_open(widget: Sent) -> None:
+    widget._planner.question_s = 0.0
+    ask(widget, "front", stage=0)
+    before = widget._planner.plan.stages[0].objective
+    widget._planner.question_s = 1.0
+    widget._receive(widget, {"id": 7, "method": "cheapest", "params": {"stage": 0}}, [])
+    ask(widget, "take", variant="front 1")
+    offered = wait_for(widget, 7)["result"]
+    assert offered["present"]["stage_s"] == before, "what was asked about, not what was taken meanwhile"
+    assert widget.status["variant"] == "front 1"
+
+
 def test_a_question_while_a_solve_runs_is_refused(widget: Sent) -> None:
     widget._planner.seconds = 60.0
     widget._planner.start()
