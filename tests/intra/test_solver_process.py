@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +56,8 @@ def test_process_that_hangs_is_killed_on_cancel(monkeypatch: pytest.MonkeyPatch)
 def test_missing_solver_says_what_was_looked_for_and_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     child = Path(process.__file__).with_name("child.py")
     code = (
-        "import sys, runpy; sys.modules['highspy'] = None; "
-        f"sys.argv = ['child', sys.argv[1]]; runpy.run_path({str(child)!r}, run_name='__main__')"
+        "import os, sys, runpy; sys.modules['highspy'] = None; "
+        f"sys.argv = ['child', sys.argv[1], str(os.getppid())]; runpy.run_path({str(child)!r}, run_name='__main__')"
     )
     run_instead(monkeypatch, code)
     with pytest.raises(SolverError, match=r"looked for HiGHS as Python package highspy.*pip install highspy.*exact"):
@@ -74,6 +77,44 @@ def test_solver_prints_nothing_of_its_own(capfd: pytest.CaptureFixture[str]) -> 
     solution = solve_problem(SMALL, solver="ilp")
     assert solution.objective == 3.0
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize(("solver", "num_processes"), [("ilp-highs", 1), ("paper", 2)])
+def test_a_kernel_that_is_killed_leaves_no_solver_and_no_folder(
+    solver: str, num_processes: int, tmp_path: Path
+) -> None:
+    code = (
+        "from alpaviz.intra.solvers import solve_problem\n"
+        "from tests.sharding_problems import make_training_step\n"
+        f"solve_problem(make_training_step(3), solver={solver!r})"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    kernel = subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=Path(__file__).parents[2])
+    wait_until(lambda: len(list_commands(tmp_path)) >= num_processes)
+    kernel.kill()
+    kernel.wait()
+    wait_until(lambda: not list_commands(tmp_path) and not list(tmp_path.glob("alpaviz-solver-*")))
+
+
+def list_commands(folder: Path) -> list[str]:
+    """Command lines of all processes that name `folder`: the solver's process, and CBC's once it has begun."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = each.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it has ended meanwhile
+            continue
+        if str(folder) in line:
+            found.append(line)
+    return found
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 60.0
+    while not holds():
+        assert time.monotonic() < end, "waited for a minute"
+        time.sleep(0.05)
 
 
 def test_integer_solver_runs_from_a_thread() -> None:

@@ -1,4 +1,4 @@
-"""The process that runs an integer solver, so that it can be killed: `python child.py FOLDER`.
+"""The process that runs an integer solver, so that it can be killed: `python child.py FOLDER PARENT`.
 
 Stands alone on purpose: it is run by path, imports nothing of alpaviz (hence no JAX), and starts in a fraction of a
 second. Reads `request.pickle` in the folder; writes `progress.pickle` now and then and `answer.pickle` at the end.
@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -23,9 +24,9 @@ from typing import Any
 import numpy as np
 
 
-def main(folder: Path) -> None:
-    """Solve the request in `folder`."""
-    threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
+def main(folder: Path, parent: int) -> None:
+    """Solve the request in `folder` for the process `parent`, which may be gone before this one has begun."""
+    threading.Thread(target=_leave_with_parent, args=(parent, folder), daemon=True).start()
     request = pickle.loads((folder / "request.pickle").read_bytes())
     warnings.simplefilter("ignore")
     try:
@@ -218,12 +219,15 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     draft.replace(path)
 
 
-def _leave_with_parent(parent: int) -> None:
-    """A kernel that is killed must not leave a solver behind."""
+def _leave_with_parent(parent: int, folder: Path) -> None:
+    """A kernel that is killed must leave no solver behind, CBC's own process and this folder included."""
     while os.getppid() == parent:
         time.sleep(0.5)
+    shutil.rmtree(folder, ignore_errors=True)
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

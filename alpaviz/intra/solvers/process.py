@@ -26,7 +26,7 @@ def list_child_command(folder: Path) -> list[str]:
     """Command line of the solver process; `-P` keeps this folder's modules from shadowing others by name."""
     if not sys.executable:
         raise SolverError("the integer solver runs in a process of its own, and sys.executable is empty here")
-    return [sys.executable, "-P", str(Path(__file__).with_name("child.py")), str(folder)]
+    return [sys.executable, "-P", str(Path(__file__).with_name("child.py")), str(folder), str(os.getpid())]
 
 
 def run_child(
