@@ -104,6 +104,6 @@ imported="$("$python" -c 'import alpaviz; print(alpaviz.__file__)')"
 
 [[ "$browser" == yes ]] && selection=() || selection=(-m "not browser")
 # Tests that share a JupyterLab or a Ray cluster stay on one process.
-"$python" -m pytest -n auto --maxprocesses 4 --dist loadgroup "${selection[@]}" "$@" || failed+=(pytest)
+"$python" -m pytest -rR -n auto --maxprocesses 4 --dist loadgroup "${selection[@]}" "$@" || failed+=(pytest)
 
 if ((${#failed[@]})); then fail "failed: ${failed[*]}"; fi
