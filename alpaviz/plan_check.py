@@ -57,7 +57,7 @@ def _check_stages(plan: Plan) -> None:
             host, number = device
             if device in used:
                 raise PlanFormatError(f"device {number} of host {host} is in two stages, or twice in one.")
-            if not (0 <= host < plan.cluster.num_hosts and 0 <= number < plan.cluster.devices_per_host):
+            if not (0 <= host < plan.cluster.num_hosts and 0 <= number < plan.cluster.hosts[host].num_devices):
                 raise PlanFormatError(f"stage {stage.index}: cluster {plan.cluster.name!r} has no device {device}.")
             used.add(device)
 
@@ -138,7 +138,7 @@ def _check_program(plan: Plan, program: Program) -> None:
 
 def _check_cluster(plan: Plan, cluster: Cluster) -> None:
     ours, theirs = plan.cluster, cluster
-    if (ours.num_hosts, ours.devices_per_host) != (theirs.num_hosts, theirs.devices_per_host):
+    if [host.num_devices for host in ours.hosts] != [host.num_devices for host in theirs.hosts]:
         raise PlanMismatchError(
             f"The plan is for {ours.name!r} ({ours.num_hosts} x {ours.devices_per_host} devices), the cluster is "
             f"{theirs.name!r} ({theirs.num_hosts} x {theirs.devices_per_host}). Plan again for this cluster."

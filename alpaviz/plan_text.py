@@ -101,7 +101,10 @@ def _format_flops(flops: float) -> str:
 def _describe_header(plan: Plan) -> list[str]:
     program, cluster = plan.program, plan.cluster
     measured = cluster.device_type.measured
-    devices = f"{_count(cluster.num_hosts, 'host')} of {cluster.devices_per_host} x {cluster.device_type.name}"
+    devices = ", ".join(
+        f"{_count(cluster.hosts.count(host), 'host')} of {host.num_devices} x {host.device_type.name}"
+        for host in cluster.kinds.values()
+    )
     return [
         f"Plan of {program.name} on {cluster.name}",
         f"  program   {_count(program.num_ops, 'op')} in {_count(program.num_layers, 'layer')}, "

@@ -28,8 +28,9 @@ def estimate_step(
         collectives[kind] += seconds
     step = timeline.makespan_s
     waiting = max(0.0, step - timeline.busy_s(busiest))
-    devices = len({device for stage in stages for device in stage.devices})
-    peak = cluster.device_type.peak_flops(find_main_dtype(program)) * devices
+    devices = {device for stage in stages for device in stage.devices}
+    dtype = find_main_dtype(program)
+    peak = sum(cluster.hosts[host].device_type.peak_flops(dtype) for host, _ in devices)
     return StepEstimate(
         step_s=step, compute_s=sum(s.compute_s for s in row), collectives_s=tuple(sorted(collectives.items())),
         resharding_s=sum(s.resharding_s for s in row),

@@ -59,7 +59,7 @@ def price_transfer(cluster: Cluster, source: Submesh, target: Submesh, num_bytes
     source_hosts = {host for host, _ in source.devices}
     target_hosts = {host for host, _ in target.devices}
     if source_hosts == target_hosts and len(source_hosts) == 1:
-        link = cluster.hosts[0].link
+        link = cluster.hosts[min(source_hosts)].link
         lanes = float(min(len(source.devices), len(target.devices)))
         if cluster.device_type.measured is not None:
             lanes = cluster.device_type.measured.count_lanes(int(lanes))

@@ -85,7 +85,7 @@ class PlanningSession:
         program, structure = self.program, self.candidates.structure
         if layers:
             program, chosen = move_to_program(
-                program, layers, chosen, self._pool, pins, self.candidates.memory_limit, should_stop
+                program, layers, chosen, self._pool, pins, self.candidates.limit_memory, should_stop
             )
             structure = self._pool.find_structure(program)
         solved = sum(option.solver.num_solved for option in self.candidates.options_by_mesh)
@@ -136,7 +136,7 @@ class PlanningSession:
         constraints = self._constrain(pins)
         for round_number in itertools.count():
             stop_if(should_stop)
-            table = StageCostTable(pricing.latency, self.candidates.sizes)
+            table = StageCostTable(pricing.latency, self.candidates.sizes, kinds=self.candidates.kinds)
             choice = self._run_programme(table, constraints)
             inexact = [r for r in choice.stages if r not in pricing.exact]
             report("choosing stages", round_number, round_number + len(inexact), None, choice.objective)
@@ -148,11 +148,11 @@ class PlanningSession:
 
     def _run_programme(self, table: StageCostTable, constraints: StageConstraints) -> StageChoice:
         """The best stages of `table`; its last axis counts stages to the end, or all stages where those matter."""
-        devices, microbatches = self.cluster.num_devices, self.program.num_microbatches
+        devices, microbatches = self.candidates.num_devices, self.program.num_microbatches
         measured = self.cluster.device_type.measured
         if measured is not None and measured.shares_hardware:
             # Stages take turns, so a step takes all microbatches of all stages one after another.
-            turns = StageCostTable(table.latency * microbatches, table.sizes)
+            turns = StageCostTable(table.latency * microbatches, table.sizes, kinds=table.kinds)
             if self.options.schedule in ("1f1b", "gpipe"):
                 return choose_stages(turns, devices, 1, constraints)
         if self.options.schedule in ("1f1b", "gpipe"):
@@ -196,7 +196,7 @@ class PlanningSession:
                 f"Remove one of them{more}.",
                 conflict,
             )
-        memory = self.cluster.device_type.memory_bytes
+        memory = max(host.device_type.memory_bytes for host in self.cluster.hosts)
         if pricing.short:
             short, first, last = min(pricing.short.values())
             raise InfeasibleError(
@@ -212,7 +212,9 @@ class PlanningSession:
         )
 
     def _advise(self) -> str:
-        """What takes the memory, and what would help."""
+        """What takes the memory, and what would help; not where hosts differ, as advice counts with one memory."""
+        if len(self.cluster.kinds) > 1:
+            return "What would help: more devices of the kind with most memory, or more microbatches."
         kept = count_layer_bytes(self.program, self.candidates.structure)
         twofold = self._pool.find_twofold(self.program)
         again = None if twofold is None else count_layer_bytes(twofold.program, twofold.structure, twofold.layers)
@@ -265,7 +267,7 @@ class PlanningSession:
         chosen = self._recall(plan, "Variants")
         if not 0 <= stage < len(plan.stages):
             raise AlpaVizError(f"The plan has stages 0 to {len(plan.stages) - 1}, not {stage}.")
-        program, limit = chosen[0].solver.program, self.candidates.memory_limit
+        program, limit = chosen[0].solver.program, self.candidates.limit_memory(chosen[stage].mesh)
         return StageVariants(program, self.cluster, plan, chosen, stage, limit, self._remember)
 
     def list_twins(self, op_name: str, present: Program) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from alpaviz.cluster import Cluster, enumerate_logical_meshes, enumerate_submeshes
 from alpaviz.cluster.mesh import LogicalMesh
-from alpaviz.errors import SolveCancelledError
+from alpaviz.errors import InvalidClusterError, SolveCancelledError
 from alpaviz.inter import ChosenRange
 from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.stage_problem import Restriction, StageShape, StageShapes
@@ -61,6 +61,10 @@ class StageCandidates:
         self._passing = count_passing_bytes(program, self.structure)
         self.num_chunks = count_chunks(options.schedule)
         self._in_flight = self._list_in_flight()
+        if self.num_chunks > 1 and len(cluster.kinds) > 1:
+            raise InvalidClusterError(
+                f"Schedule {options.schedule!r} needs equal groups of devices; the hosts of {cluster.name!r} differ."
+            )
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -68,9 +72,24 @@ class StageCandidates:
         return tuple(option.mesh.num_devices for option in self.options_by_mesh)
 
     @property
+    def kinds(self) -> tuple[int, ...]:
+        """Which of the cluster's kinds of hosts each option is on."""
+        names = list(self.cluster.kinds)
+        return tuple(names.index(option.mesh.submesh.kind) for option in self.options_by_mesh)
+
+    @property
+    def num_devices(self) -> tuple[int, ...]:
+        """Devices of each kind of host."""
+        return tuple(self.cluster.take_kind(kind).num_devices for kind in self.cluster.kinds)
+
+    @property
     def memory_limit(self) -> float:
-        """Bytes of each device that a plan may use, for each of the stages that share devices."""
-        return USABLE_MEMORY * self.cluster.device_type.memory_bytes / self.num_chunks
+        """Bytes of each device that a plan may use; of those with most memory, where hosts differ."""
+        return max(self.limit_memory(option.mesh) for option in self.options_by_mesh)
+
+    def limit_memory(self, mesh: LogicalMesh) -> float:
+        """Bytes of each device of `mesh` that a plan may use, for each of the stages that share devices."""
+        return USABLE_MEMORY * mesh.device_type.memory_bytes / self.num_chunks
 
     @property
     def max_stages(self) -> int:
@@ -113,7 +132,7 @@ class StageCandidates:
         if self.options.recompute != "auto":
             return None
         twofold = self._pool.find_twofold(self.program)
-        return None if twofold is None else StageRecomputation(twofold, self._pool, pins, self.memory_limit)
+        return None if twofold is None else StageRecomputation(twofold, self._pool, pins, self.limit_memory)
 
     def raise_limit(self, pricing: CandidatePricing, chosen: ChosenRange, should_stop: Callable[[], bool]) -> None:
         """Bring the entry of `chosen` one step closer to its exact value.
@@ -159,22 +178,23 @@ class StageCandidates:
         """Take entries away for which `shape` never fits; returns the number of those left."""
         key = (m, shape)
         if key not in pricing.fitting:
-            pricing.fitting[key] = self._count_fitting(self.options_by_mesh[m].solver, shape)
+            pricing.fitting[key] = self._count_fitting(self.options_by_mesh[m], shape)
         count, short = pricing.fitting[key]
-        again, devices = pricing.recomputation, self.options_by_mesh[m].mesh.num_devices
+        again, mesh = pricing.recomputation, self.options_by_mesh[m].mesh
         while (
             again is not None and count < self.max_stages
-            and again.may_fit(first, last, devices, self.count_in_flight(count + 1))
+            and again.may_fit(first, last, mesh, self.count_in_flight(count + 1))
         ):  # fmt: skip
             count += 1
         pricing.note_short(m, short, first, last)
         pricing.latency[first, last, m, count:] = np.inf
         return count
 
-    def _count_fitting(self, solver: StageSolver, shape: StageShape) -> tuple[int, float]:
+    def _count_fitting(self, option: MeshOption, shape: StageShape) -> tuple[int, float]:
         """To how many stages from the end `shape` may fit, and the bytes that it lacks for one more (0: for none)."""
         for s in range(self.max_stages):
-            short = solver.count_least_bytes(shape, self.count_in_flight(s + 1)) - self.memory_limit
+            least = option.solver.count_least_bytes(shape, self.count_in_flight(s + 1))
+            short = least - self.limit_memory(option.mesh)
             if short > 0:
                 return s, short
         return self.max_stages, 0.0
@@ -213,7 +233,7 @@ class StageCandidates:
     ) -> None:
         shape = pricing.pinned[chosen.option].find(chosen.first, chosen.last)
         in_flight = self.count_in_flight(chosen.in_flight)
-        stage = option.solver.find(shape, in_flight, self.memory_limit, should_stop)
+        stage = option.solver.find(shape, in_flight, self.limit_memory(option.mesh), should_stop)
         stage = self._recompute(pricing, chosen, stage, shape, should_stop)
         pricing.exact[chosen] = stage
         if stage.price is None:

@@ -23,6 +23,9 @@ from alpaviz.program.program import Program
 from alpaviz.program.recompute import recompute_layers
 from alpaviz.solver_pool import SolverPool
 
+LimitMemory = Callable[[LogicalMesh], float]
+"""Bytes of each device of a mesh that a stage may use."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecomputedStage:
@@ -46,19 +49,21 @@ class _MeshForms:
 class StageRecomputation:
     """Recomputed stages of one program, with one set of pins. Remembers what it has found."""
 
-    def __init__(self, twofold: TwofoldProgram, pool: SolverPool, pins: Sequence[Pin], memory_limit: float) -> None:
-        self.twofold, self.memory_limit = twofold, memory_limit
+    def __init__(
+        self, twofold: TwofoldProgram, pool: SolverPool, pins: Sequence[Pin], limit_memory: LimitMemory
+    ) -> None:
+        self.twofold, self.limit_memory = twofold, limit_memory
         self._pool, self._pins = pool, pins
         self._forms: dict[LogicalMesh, _MeshForms] = {}
         self._shapes: dict[tuple[LogicalMesh, tuple[int, ...]], StageShapes] = {}
         self._least = count_layer_bytes(twofold.program, twofold.structure, twofold.layers)
 
-    def may_fit(self, first: int, last: int, num_devices: int, in_flight: int) -> bool:
-        """Whether the stage fits if all its memory could be split evenly; found without looking at a mesh."""
+    def may_fit(self, first: int, last: int, mesh: LogicalMesh, in_flight: int) -> bool:
+        """Whether the stage fits if all its memory could be split evenly; found without looking at logical meshes."""
         if self.twofold.layers.isdisjoint(range(first, last + 1)):
             return False
         needed = sum(layer.count(in_flight) for layer in self._least[first : last + 1])
-        return needed / num_devices <= self.memory_limit
+        return needed / mesh.num_devices <= self.limit_memory(mesh)
 
     def find(
         self, first: int, last: int, mesh: LogicalMesh, in_flight: int, should_stop: Callable[[], bool]
@@ -68,7 +73,7 @@ class StageRecomputation:
         if not layers:
             return None
         solver = self._find_forms(mesh).solver
-        limit = self.memory_limit
+        limit = self.limit_memory(mesh)
 
         def solve(count: int) -> RecomputedStage:
             shapes = self._find_shapes(mesh, tuple(layers[:count]))
@@ -114,7 +119,7 @@ def move_to_program(
     chosen: Sequence[ChosenStage],
     pool: SolverPool,
     pins: Sequence[Pin],
-    memory_limit: float,
+    limit_memory: LimitMemory,
     should_stop: Callable[[], bool],
 ) -> tuple[Program, tuple[ChosenStage, ...]]:
     """The program that recomputes `layers`, and `chosen` as stages of it.
@@ -131,6 +136,7 @@ def move_to_program(
         solved, sizes = stage.solved, [len(costs) for costs in problem.problem.unary]
         is_same = len(sizes) == len(solved.choice) and all(k < n for k, n in zip(solved.choice, sizes, strict=True))
         if not is_same or not np.isclose(problem.problem.price(solved.choice), solved.objective, rtol=1e-6):
-            solved = solver.find(shapes.find(stage.first, stage.last), stage.in_flight, memory_limit, should_stop)
+            limit = limit_memory(stage.mesh)
+            solved = solver.find(shapes.find(stage.first, stage.last), stage.in_flight, limit, should_stop)
         moved.append(replace(stage, solver=solver, shapes=shapes, solved=solved))
     return again, tuple(moved)

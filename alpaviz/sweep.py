@@ -14,7 +14,14 @@ from dataclasses import replace
 from typing import Any, TypedDict
 
 from alpaviz.cluster import Cluster
-from alpaviz.errors import AlpaVizError, InfeasibleError, PinConflictError, PinError, SolveCancelledError
+from alpaviz.errors import (
+    AlpaVizError,
+    InfeasibleError,
+    InvalidClusterError,
+    PinConflictError,
+    PinError,
+    SolveCancelledError,
+)  # fmt: skip
 from alpaviz.microbatch_search import PlanSearch, describe_try
 from alpaviz.pins import Pin
 from alpaviz.plan_sweep import INPUTS, SweepRow, SweepTable, format_input
@@ -149,6 +156,11 @@ def _plan_point(search: PlanSearch, point: Point, pins: tuple[Pin, ...], should_
 
 def change_cluster(cluster: Cluster, point: Point, dtype: str) -> Cluster:
     """`cluster` with what `point` changes; `flops` is the rate at `dtype`, other dtypes change by the same factor."""
+    if len(cluster.kinds) > 1 and not set(point) <= {"network_bandwidth"}:
+        raise InvalidClusterError(f"The hosts of {cluster.name!r} differ: a sweep can change its network only.")
+    if len(cluster.kinds) > 1:
+        network = replace(cluster.network, bandwidth=point.get("network_bandwidth", cluster.network.bandwidth))
+        return replace(cluster, network=network)
     host, device = cluster.hosts[0], cluster.device_type
     if "device_memory" in point:
         device = replace(device, memory_bytes=point["device_memory"])

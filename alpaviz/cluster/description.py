@@ -113,7 +113,7 @@ class Cluster:
 
     Attributes:
         name: for people, for instance `"p3.16xlarge:2"`.
-        hosts: at present all alike (same device type and device count).
+        hosts: of one kind or several (device type, number of devices, link). A stage lies on hosts of one kind.
         network: what one *host* has to the others; its devices share it.
         is_virtual: the devices are CPU devices of this machine made for trying plans.
     """
@@ -143,6 +143,8 @@ class Cluster:
         Raises:
             InvalidClusterError: the calibration is of other devices.
         """
+        if len(self.kinds) > 1:
+            raise InvalidClusterError(f"cluster {self.name!r}: hosts differ; measured costs are for hosts of one kind.")
         host, known = self.hosts[0], calibration.device
         if known != host.device_type.name:
             raise InvalidClusterError(
@@ -158,11 +160,36 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.hosts:
             raise InvalidClusterError(f"cluster {self.name!r}: hosts is empty; give at least one host.")
-        if any(host != self.hosts[0] for host in self.hosts):
+
+    @property
+    def kinds(self) -> dict[str, Host]:
+        """Each different host by a name for it, in order of first appearance; a single kind is called `""`.
+
+        Others are called as their device type, with a number from the second of the same type on.
+        """
+        different = list(dict.fromkeys(self.hosts))
+        if len(different) == 1:
+            return {"": different[0]}
+        names: dict[str, Host] = {}
+        for host in different:
+            same = sum(known.device_type.name == host.device_type.name for known in names.values())
+            names[host.device_type.name + (f"-{same + 1}" if same else "")] = host
+        return names
+
+    def take_kind(self, kind: str) -> Cluster:
+        """The hosts of one kind only, with the same name and network.
+
+        Raises:
+            InvalidClusterError: there is no such kind.
+        """
+        kinds = self.kinds
+        if kind not in kinds:
             raise InvalidClusterError(
-                f"cluster {self.name!r}: hosts differ; plans over hosts of several kinds are not supported. "
-                "Describe the hosts of one kind only."
+                f"cluster {self.name!r} has no hosts of kind {kind!r}. Kinds: {', '.join(map(repr, kinds))}."
             )
+        if len(kinds) == 1:
+            return self
+        return replace(self, hosts=tuple(host for host in self.hosts if host == kinds[kind]))
 
     @property
     def num_hosts(self) -> int:
@@ -170,7 +197,8 @@ class Cluster:
 
     @property
     def devices_per_host(self) -> int:
-        return self.hosts[0].num_devices
+        """The most devices of any host."""
+        return max(host.num_devices for host in self.hosts)
 
     @property
     def num_devices(self) -> int:
@@ -178,4 +206,5 @@ class Cluster:
 
     @property
     def device_type(self) -> DeviceType:
+        """That of the first host."""
         return self.hosts[0].device_type

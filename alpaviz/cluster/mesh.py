@@ -14,17 +14,22 @@ MESH_AXES: tuple[MeshAxis, ...] = ("x", "y", "z")
 
 @dataclass(frozen=True, slots=True, order=True)
 class SubmeshShape:
-    """A physical block: `num_hosts` hosts with `devices_per_host` devices of each (paper section 5.1)."""
+    """A physical block: `num_hosts` hosts with `devices_per_host` devices of each (paper section 5.1).
+
+    `kind` names their kind where the cluster's hosts differ (`Cluster.kinds`).
+    """
 
     num_hosts: int
     devices_per_host: int
+    kind: str = ""
 
     @property
     def num_devices(self) -> int:
         return self.num_hosts * self.devices_per_host
 
     def __str__(self) -> str:
-        return f"{self.num_hosts}x{self.devices_per_host}"
+        blocks = f"{self.num_hosts}x{self.devices_per_host}"
+        return f"{blocks} {self.kind}" if self.kind else blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from alpaviz.cluster.catalogue import CatalogueEntry, HostPreset, load_catalogue
@@ -149,9 +149,13 @@ def describe_cluster(
 def parse_cluster(text: str) -> Cluster:
     """A cluster from text: `"p3.16xlarge:2"` (two hosts), `"dgx-a100"` (one), `"virtual:8"`, `"virtual:2x4"`.
 
+    Hosts of several kinds are joined by the slower of their networks: `"p3.16xlarge:2 + p4d.24xlarge:1"`.
+
     Raises:
         InvalidClusterError: the text names no preset, or the part after the colon is not a number of hosts.
     """
+    if "+" in text:
+        return _join_clusters(text, [parse_cluster(part.strip()) for part in text.split("+")])
     name, _, count = text.partition(":")
     if name.strip().lower() == "virtual":
         return _make_virtual(count or "8")
@@ -162,6 +166,14 @@ def parse_cluster(text: str) -> Cluster:
             f"cluster {text!r}: {count!r} is not a number of hosts, as in 'p3.16xlarge:2'."
         ) from None
     return get_cluster(name.strip(), num_hosts)
+
+
+def _join_clusters(name: str, parts: Sequence[Cluster]) -> Cluster:
+    """All hosts of `parts`, in order; between any two what the slowest network gives."""
+    if len({part.is_virtual for part in parts}) > 1:
+        raise InvalidClusterError(f"cluster {name!r}: virtual hosts and others cannot be joined.")
+    network = Link(min(part.network.bandwidth for part in parts), max(part.network.latency for part in parts))
+    return Cluster(name, tuple(host for part in parts for host in part.hosts), network, parts[0].is_virtual)
 
 
 def _make_virtual(count: str) -> Cluster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from alpaviz.cluster.description import Cluster
 from alpaviz.cluster.mesh import MESH_AXES, LogicalMesh, Submesh, SubmeshShape
@@ -15,8 +16,14 @@ def enumerate_submeshes(cluster: Cluster) -> tuple[SubmeshShape, ...]:
 
     On several hosts whose number of devices is no power of two, only those 2^k are kept that divide it: then each size
     divides the next larger one, and whatever adds up to the cluster can be laid out (`place_submeshes`). Three blocks
-    of 4 on two hosts of 6, say, could not.
+    of 4 on two hosts of 6, say, could not. Where hosts differ, these are the blocks of each kind.
     """
+    if len(cluster.kinds) > 1:
+        return tuple(
+            replace(shape, kind=kind)
+            for kind in cluster.kinds
+            for shape in enumerate_submeshes(cluster.take_kind(kind))
+        )
     per_host = cluster.devices_per_host
     inside = [1 << k for k in range(per_host.bit_length())]
     kept = [n for n in inside if cluster.num_hosts == 1 or per_host % n == 0]
@@ -61,6 +68,7 @@ def make_logical_mesh(cluster: Cluster, shape: SubmeshShape, axes: tuple[int, ..
     Raises:
         InvalidClusterError: the axes do not multiply to the number of devices, or the cluster has fewer.
     """
+    cluster = cluster.take_kind(shape.kind)
     size = 1
     for n in axes:
         size *= n
@@ -88,6 +96,8 @@ def place_submeshes(cluster: Cluster, shapes: Sequence[SubmeshShape]) -> tuple[S
     Raises:
         InvalidClusterError: the shapes need more devices than there are, or do not fit side by side.
     """
+    if len(cluster.kinds) > 1:
+        return _place_by_kind(cluster, shapes)
     per_host = cluster.devices_per_host
     needed = sum(shape.num_devices for shape in shapes)
     if needed > cluster.num_devices:
@@ -108,4 +118,16 @@ def place_submeshes(cluster: Cluster, shapes: Sequence[SubmeshShape]) -> tuple[S
         for h in hosts:
             used[h] += shape.devices_per_host
         placed[i] = Submesh(shape, devices)
+    return tuple(placed[i] for i in range(len(shapes)))
+
+
+def _place_by_kind(cluster: Cluster, shapes: Sequence[SubmeshShape]) -> tuple[Submesh, ...]:
+    """Each kind's shapes on its own hosts, which are numbered as in the whole cluster."""
+    placed: dict[int, Submesh] = {}
+    for kind in dict.fromkeys(shape.kind for shape in shapes):
+        own = cluster.take_kind(kind)
+        numbers = [h for h, host in enumerate(cluster.hosts) if host == own.hosts[0]]
+        indices = [i for i, shape in enumerate(shapes) if shape.kind == kind]
+        for i, block in zip(indices, place_submeshes(own, [shapes[i] for i in indices]), strict=True):
+            placed[i] = replace(block, devices=tuple((numbers[h], d) for h, d in block.devices))
     return tuple(placed[i] for i in range(len(shapes)))

@@ -15,7 +15,7 @@ from alpaviz.inter.stages import StageChoice, StageConstraints, StageCostTable, 
 
 def choose_stages_by_count(
     table: StageCostTable,
-    num_devices: int,
+    num_devices: int | tuple[int, ...],
     num_microbatches: int,
     constraints: StageConstraints | None = None,
     *,
@@ -30,15 +30,16 @@ def choose_stages_by_count(
         table: the last axis stands for the number of stages less one, `once` and `transfer` included.
     """
     constraints = constraints or StageConstraints()
+    counts = (num_devices,) if isinstance(num_devices, int) else num_devices
     best = StageChoice((), float("inf"))
     bound, runs = float("inf"), 0
     for count in range(1, table.max_stages + 1):
         rows = count // num_chunks
         if constraints.num_stages not in (None, count) or not _is_possible(count, rows, num_chunks, num_microbatches):
             continue
-        own = _take_count(table, count, None if num_chunks == 1 else num_devices / rows)
+        own = _take_count(table, count, None if num_chunks == 1 else sum(counts) / rows)
         found = choose_stages(
-            own, num_devices * num_chunks, num_microbatches * num_chunks - rows * (num_chunks - 1),
+            own, tuple(n * num_chunks for n in counts), num_microbatches * num_chunks - rows * (num_chunks - 1),
             replace(constraints, num_stages=count),
         )  # fmt: skip
         bound, runs = min(bound, found.bound), runs + found.num_runs
@@ -65,4 +66,5 @@ def _take_count(table: StageCostTable, count: int, size: float | None) -> StageC
     latency = take(table.latency)
     if size is not None:
         latency[:, :, [m for m, devices in enumerate(table.sizes) if devices != size]] = np.inf
-    return StageCostTable(latency, table.sizes, None if table.once is None else take(table.once), table.transfer)
+    once = None if table.once is None else take(table.once)
+    return StageCostTable(latency, table.sizes, once, table.transfer, kinds=table.kinds)

@@ -2,10 +2,14 @@
 
 F(s, k, d) is the least sum for layers k to the end in s stages on exactly d devices (paper section 5.2, equation 3).
 A run is a row of (min, +) matrix products, one for each s and size of submesh, done in numpy over all k and d.
+
+Where hosts are of several kinds, d counts the devices of each: one number of mixed radix, in which a stage adds its
+devices times the stride of their kind. Sums that carry into the next kind are left out.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,47 +58,72 @@ class StageProgramme:
         pace: seconds between its microbatches, which the slowest stage sets for all.
         once: seconds once a step; None where there is none.
         option: the option behind each candidate.
-        sizes: devices of each entry of the first axis.
+        steps: what each entry of the first axis adds to the state: its devices, times the stride of their kind.
     """
 
     cost: FloatArray
     pace: FloatArray
     once: FloatArray | None
     option: npt.NDArray[np.intp]
-    sizes: tuple[int, ...]
-    num_devices: int
+    steps: tuple[int, ...]
+    num_devices: tuple[int, ...]
     num_microbatches: int
 
     @staticmethod
     def build(
         latency: FloatArray,
         sizes: tuple[int, ...],
-        num_devices: int,
+        num_devices: int | tuple[int, ...],
         num_microbatches: int,
         once: FloatArray | None = None,
         transfer: FloatArray | None = None,
+        kinds: tuple[int, ...] = (),
     ) -> StageProgramme:
         """From arrays of (first layer, last layer, option, stages to the end - 1); see `StageCostTable`."""
-        kept = [m for m, size in enumerate(sizes) if size <= num_devices]
-        stages = min(latency.shape[0], latency.shape[3], num_devices)
+        counts = (num_devices,) if isinstance(num_devices, int) else num_devices
+        kinds = kinds or (0,) * len(sizes)
+        kept = [m for m, (size, kind) in enumerate(zip(sizes, kinds, strict=True)) if size <= counts[kind]]
+        strides = [math.prod(n + 1 for n in counts[:kind]) for kind in range(len(counts))]
+        stages = min(latency.shape[0], latency.shape[3], sum(counts))
 
         def arrange(array: FloatArray) -> FloatArray:
             return np.moveaxis(array[:, :, kept, :stages], (2, 3), (0, 1)).astype(float)
 
-        cost, kept_sizes = arrange(latency), tuple(sizes[m] for m in kept)
+        cost, kept_steps = arrange(latency), tuple(sizes[m] * strides[kinds[m]] for m in kept)
         cost[:, :, *np.tril_indices(len(latency), -1)] = np.inf
         option = np.broadcast_to(np.asarray(kept, dtype=np.intp)[:, None, None, None], cost.shape)
         if once is not None:
             once = arrange(once)
         else:
-            cost, option, kept_sizes = _merge_equal_sizes(cost, option, kept_sizes)
+            cost, option, kept_steps = _merge_equal_steps(cost, option, kept_steps)
         pace = cost
         if transfer is not None:
             entry = np.asarray(transfer, dtype=float).copy()
             entry[0] = 0.0  # nothing comes before the first layer
             pace = np.maximum(cost, entry[:, None] / 2)
             cost = cost + entry[:, None]
-        return StageProgramme(cost, pace, once, option, kept_sizes, num_devices, num_microbatches)
+        return StageProgramme(cost, pace, once, option, kept_steps, counts, num_microbatches)
+
+    @property
+    def last_state(self) -> int:
+        """The state in which all devices of every kind are used."""
+        return math.prod(n + 1 for n in self.num_devices) - 1
+
+    def count_devices(self, state: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        """Devices of all kinds together that are used in each state."""
+        used, rest = np.zeros_like(state), state
+        for count in self.num_devices:
+            rest, digit = np.divmod(rest, count + 1)
+            used = used + digit
+        return used
+
+    def list_blocked(self, step: int) -> npt.NDArray[np.intp]:
+        """Of the states from `step` on, less `step`, those that carry over: more devices of a kind than there are."""
+        states = np.arange(step, self.last_state + 1)
+        is_carried = self.count_devices(states) - self.count_devices(states - step) != self.count_devices(
+            np.array(step)
+        )
+        return np.flatnonzero(is_carried)
 
     def price(self, total: float, slowest: float, once: float) -> float:
         """Seconds a step."""
@@ -106,7 +135,8 @@ class StageProgramme:
         if self.once is not None:
             allowed[self.once > most_once] = np.inf
         _, max_stages, layers, _ = allowed.shape
-        value = np.full((max_stages + 1, layers + 1, self.num_devices + 1), np.inf)
+        blocked = [self.list_blocked(step) for step in self.steps]
+        value = np.full((max_stages + 1, layers + 1, self.last_state + 1), np.inf)
         value[0, layers, 0] = 0.0
         for s in range(1, max_stages + 1):
             # The s - 1 stages after this one need a layer each.
@@ -114,21 +144,22 @@ class StageProgramme:
             rest = value[s - 1, 1 : firsts + 1]  # (last, devices left)
             if not np.isfinite(rest).any():
                 break
-            for g, size in enumerate(self.sizes):
+            for g, step in enumerate(self.steps):
                 here = allowed[g, s - 1, :firsts, :firsts]  # (first, last)
-                least = (here[:, :, None] + rest[None, :, : self.num_devices + 1 - size]).min(axis=1)
-                np.minimum(value[s, :firsts, size:], least, out=value[s, :firsts, size:])
+                least = (here[:, :, None] + rest[None, :, : self.last_state + 1 - step]).min(axis=1)
+                least[:, blocked[g]] = np.inf
+                np.minimum(value[s, :firsts, step:], least, out=value[s, :firsts, step:])
         return StageTables(self, allowed, value)
 
 
-def _merge_equal_sizes(
-    cost: FloatArray, option: npt.NDArray[np.intp], sizes: tuple[int, ...]
+def _merge_equal_steps(
+    cost: FloatArray, option: npt.NDArray[np.intp], steps: tuple[int, ...]
 ) -> tuple[FloatArray, npt.NDArray[np.intp], tuple[int, ...]]:
-    """Of options with equally many devices the cheapest of each candidate, the first of equals."""
-    merged = tuple(sorted(set(sizes)))
+    """Of options with equally many devices of one kind the cheapest of each candidate, the first of equals."""
+    merged = tuple(sorted(set(steps)))
     new_cost, new_option = np.empty((len(merged), *cost.shape[1:])), np.empty((len(merged), *cost.shape[1:]), np.intp)
-    for g, size in enumerate(merged):
-        group = np.flatnonzero(np.asarray(sizes) == size)
+    for g, step in enumerate(merged):
+        group = np.flatnonzero(np.asarray(steps) == step)
         best = np.argmin(cost[group], axis=0, keepdims=True)
         new_cost[g] = np.take_along_axis(cost[group], best, axis=0)[0]
         new_option[g] = np.take_along_axis(option[group], best, axis=0)[0]
@@ -145,7 +176,7 @@ class StageTables:
 
     def find_best(self, count: int | None) -> FoundStages | None:
         """The least sum over all layers and devices in `count` stages, or in any number, the fewest of equals."""
-        column = self.value[1:, 0, self.programme.num_devices]
+        column = self.value[1:, 0, self.programme.last_state]
         stages = int(np.argmin(column)) + 1 if count is None and len(column) else (count or 0)
         if not 0 < stages <= len(column) or not np.isfinite(column[stages - 1]):
             return None
@@ -154,23 +185,23 @@ class StageTables:
     def find_most_devices(self) -> int:
         """The largest number of devices on which there are stages; 0 where there are none."""
         reached = np.flatnonzero(np.isfinite(self.value[1:, 0, :]).any(axis=0))
-        return int(reached.max()) if len(reached) else 0
+        return int(self.programme.count_devices(reached).max()) if len(reached) else 0
 
     def _trace(self, stages: int) -> FoundStages:
         """The stages behind F(stages, 0, all devices)."""
         p, layers = self.programme, self.allowed.shape[2]
         chosen, slowest, once = [], 0.0, 0.0
-        k, d = 0, p.num_devices
+        k, d = 0, p.last_state
         for s in range(stages, 0, -1):
-            sums = np.full((layers - k, len(p.sizes)), np.inf)  # (last - k, size)
-            for g, size in enumerate(p.sizes):
-                if size <= d:
-                    sums[:, g] = self.allowed[g, s - 1, k, k:] + self.value[s - 1, k + 1 :, d - size]
-            last, g = divmod(int(np.argmin(sums)), len(p.sizes))
+            sums = np.full((layers - k, len(p.steps)), np.inf)  # (last - k, step)
+            for g, step in enumerate(p.steps):
+                if step <= d and not (p.list_blocked(step) == d - step).any():
+                    sums[:, g] = self.allowed[g, s - 1, k, k:] + self.value[s - 1, k + 1 :, d - step]
+            last, g = divmod(int(np.argmin(sums)), len(p.steps))
             last += k
             option = int(p.option[g, s - 1, k, last])
             chosen.append(ChosenRange(k, last, option, s))
             slowest = max(slowest, float(p.pace[g, s - 1, k, last]))
             once = max(once, 0.0 if p.once is None else float(p.once[g, s - 1, k, last]))
-            k, d = last + 1, d - p.sizes[g]
-        return FoundStages(tuple(chosen), float(self.value[stages, 0, p.num_devices]), slowest, once)
+            k, d = last + 1, d - p.steps[g]
+        return FoundStages(tuple(chosen), float(self.value[stages, 0, p.last_state]), slowest, once)

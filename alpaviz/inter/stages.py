@@ -32,6 +32,7 @@ class StageCostTable:
             none. Sends overlap with work, and both directions with one another.
         missing: bytes of memory that a candidate lacks on its fullest device, 0 where it has enough or fails for
             another reason. Only used to explain why nothing fits.
+        kinds: which kind of host each option is on; empty where all hosts are alike.
     """
 
     latency: FloatArray
@@ -39,6 +40,7 @@ class StageCostTable:
     once: FloatArray | None = None
     transfer: FloatArray | None = None
     missing: FloatArray | None = None
+    kinds: tuple[int, ...] = ()
 
     @property
     def num_layers(self) -> int:
@@ -131,7 +133,7 @@ class StageChoice:
 
 def choose_stages(
     table: StageCostTable,
-    num_devices: int,
+    num_devices: int | tuple[int, ...],
     num_microbatches: int,
     constraints: StageConstraints | None = None,
     *,
@@ -146,6 +148,7 @@ def choose_stages(
     Ties go to the smaller slowest stage, then to fewer stages, then to earlier cuts, then to the first option.
 
     Args:
+        num_devices: of each kind of host, where there are several.
         tolerance: seconds by which the answer may be worse than the best. The paper's eps of 1e-6 s between
             thresholds is a tolerance of B * 1e-6.
     """
@@ -160,12 +163,14 @@ def choose_stages(
 
 
 def _list_programmes(
-    table: StageCostTable, num_devices: int, num_microbatches: int, constraints: StageConstraints
+    table: StageCostTable, num_devices: int | tuple[int, ...], num_microbatches: int, constraints: StageConstraints
 ) -> list[tuple[StageProgramme, int | None]]:
     """What has to be searched, each with the number of stages that it is for."""
 
     def make(latency: FloatArray) -> StageProgramme:
-        return StageProgramme.build(latency, table.sizes, num_devices, num_microbatches, table.once, table.transfer)
+        return StageProgramme.build(
+            latency, table.sizes, num_devices, num_microbatches, table.once, table.transfer, table.kinds
+        )
 
     if not constraints.is_by_stage:
         count = constraints.num_stages
@@ -197,7 +202,7 @@ def _restrict(table: StageCostTable, constraints: StageConstraints, count: int) 
     return latency
 
 
-def _explain(table: StageCostTable, num_devices: int, constraints: StageConstraints) -> Obstacle:
+def _explain(table: StageCostTable, num_devices: int | tuple[int, ...], constraints: StageConstraints) -> Obstacle:
     """Why no stages keep `constraints`."""
     without = StageConstraints()
     if not constraints.is_empty and choose_stages(table, num_devices, 1).is_feasible:
@@ -215,13 +220,13 @@ def _explain(table: StageCostTable, num_devices: int, constraints: StageConstrai
 
 
 def _find_bytes_short(
-    table: StageCostTable, num_devices: int, constraints: StageConstraints
+    table: StageCostTable, num_devices: int | tuple[int, ...], constraints: StageConstraints
 ) -> tuple[float, tuple[ChosenRange, ...]]:
     """The least bytes that every device needs more, and the stages then; (0, ()) where memory is not all it takes."""
     if table.missing is None:
         return 0.0, ()
     missing = np.where(np.isfinite(table.latency), 0.0, np.where(table.missing > 0, table.missing, np.inf))
-    relaxed = StageCostTable(missing, table.sizes)
+    relaxed = StageCostTable(missing, table.sizes, kinds=table.kinds)
     levels = np.unique(missing[np.isfinite(missing)])
     best: tuple[float, tuple[ChosenRange, ...]] = (float("inf"), ())
     for programme, count in _list_programmes(relaxed, num_devices, 1, constraints):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,16 +83,21 @@ def list_state_pairs(program: Any) -> tuple[tuple[int, int], ...]:
 
 def find_local_device(plan: Plan, devices: Sequence[Any]) -> Callable[[DeviceId], Any]:
     """(host, device) -> the device of this process at that place, hosts laid end to end."""
-    per_host = plan.cluster.devices_per_host
-    return lambda place: devices[place[0] * per_host + place[1]]
+    starts = _list_starts(plan)
+    return lambda place: devices[starts[place[0]] + place[1]]
 
 
 def count_needed_devices(plan: Plan) -> int:
     """How many devices a process must have to play every host of the plan."""
-    per_host = plan.cluster.devices_per_host
-    return 1 + max(host * per_host + device for stage in plan.stages for host, device in stage.devices)
+    starts = _list_starts(plan)
+    return 1 + max(starts[host] + device for stage in plan.stages for host, device in stage.devices)
 
 
 def start_devices() -> list[Any]:
     """This process's JAX devices."""
     return list(jax.devices())
+
+
+def _list_starts(plan: Plan) -> list[int]:
+    """The number of each host's first device, hosts laid end to end."""
+    return [0, *itertools.accumulate(host.num_devices for host in plan.cluster.hosts)]

@@ -82,6 +82,10 @@ def choose_options(ray: Any, cluster: Cluster) -> dict[str, Any]:
     Raises:
         LaunchError: Ray has fewer accelerators than the cluster.
     """
+    if len({host.num_devices for host in cluster.hosts}) > 1:
+        raise LaunchError(
+            f"The hosts of {cluster.name!r} have unequal numbers of devices, which Ray actors do not yet."
+        )
     environment = _choose_import_path()
     if cluster.is_virtual:
         count = cluster.devices_per_host

@@ -101,8 +101,11 @@ def render_plan_html(plan: Plan) -> str:
 def _render_head(plan: Plan) -> str:
     cluster, program, estimate = plan.cluster, plan.program, plan.estimate
     microbatches = _format_count(plan.num_microbatches, "microbatch", "microbatches")
+    devices = " + ".join(
+        f"{cluster.take_kind(kind).num_devices} × {host.device_type.name}" for kind, host in cluster.kinds.items()
+    )
     facts = (
-        f"{_format_count(cluster.num_hosts, 'host')}, {cluster.num_devices} × {cluster.device_type.name} · "
+        f"{_format_count(cluster.num_hosts, 'host')}, {devices} · "
         f"{_format_count(plan.num_stages, 'stage')}, {microbatches} "
         f"({plan.schedule}) · {_format_count(program.num_ops, 'op')} in {_format_count(program.num_layers, 'layer')}"
     )

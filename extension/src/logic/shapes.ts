@@ -1,15 +1,42 @@
 /** What a stage's submesh and logical mesh can be, for the controls that pin them. */
-import type { Cluster } from '../model/cluster';
+import type { Cluster, Host } from '../model/cluster';
 
-/** 1 x 2^k devices of one host, the whole host, or n whole hosts. Twin of alpaviz/cluster/submesh.py. */
+/**
+ * 1 x 2^k devices of one host, the whole host, or n whole hosts, of each kind of host. Twin of
+ * alpaviz/cluster/submesh.py.
+ */
 export function listSubmeshes(cluster: Cluster): string[] {
-  const perHost = cluster.hosts[0]?.num_devices ?? 1;
-  const numHosts = cluster.hosts.length;
+  const kinds = groupByKind(cluster);
+  if (kinds.size === 1) return listBlocks(cluster.hosts);
+  return [...kinds].flatMap(([kind, hosts]) => listBlocks(hosts).map((block) => `${block} ${kind}`));
+}
+
+/** Hosts of each kind, which is named as `Cluster.kinds` does in Python. */
+function groupByKind(cluster: Cluster): Map<string, Host[]> {
+  const different = new Map<string, Host[]>();
+  for (const host of cluster.hosts) {
+    const key = JSON.stringify(host);
+    different.set(key, [...(different.get(key) ?? []), host]);
+  }
+  const counts = new Map<string, number>();
+  const kinds = new Map<string, Host[]>();
+  for (const hosts of different.values()) {
+    const type = hosts[0]?.device_type.name ?? '';
+    const count = (counts.get(type) ?? 0) + 1;
+    counts.set(type, count);
+    kinds.set(count === 1 ? type : `${type}-${count}`, hosts);
+  }
+  return kinds;
+}
+
+function listBlocks(hosts: readonly Host[]): string[] {
+  const perHost = hosts[0]?.num_devices ?? 1;
+  const numHosts = hosts.length;
   const shapes: string[] = [];
   for (let devices = 1; devices < perHost; devices *= 2) {
     if (numHosts === 1 || perHost % devices === 0) shapes.push(`1x${devices}`);
   }
-  for (let hosts = 1; hosts <= numHosts; hosts++) shapes.push(`${hosts}x${perHost}`);
+  for (let count = 1; count <= numHosts; count++) shapes.push(`${count}x${perHost}`);
   return shapes;
 }
 
@@ -28,7 +55,7 @@ export function listLogicalMeshes(submesh: string): string[] {
   return shapes;
 }
 
-/** Devices of a submesh such as `2x8`. */
+/** Devices of a submesh such as `2x8` or `2x8 V100-16GB`. */
 export function countDevices(shape: string): number {
-  return shape.split('x').reduce((product, part) => product * Number(part), 1);
+  return (shape.split(' ')[0] ?? '').split('x').reduce((product, part) => product * Number(part), 1);
 }

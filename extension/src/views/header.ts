@@ -72,6 +72,7 @@ export class HeaderView implements View {
     }
     const { program, cluster, estimate, num_microbatches, schedule, stages, warnings } = indexed.plan;
     const device = cluster.hosts[0]?.device_type;
+    const names = [...new Set(cluster.hosts.map((host) => host.device_type.name))];
     const count = cluster.hosts.reduce((sum, host) => sum + host.num_devices, 0);
     refill(
       this.title,
@@ -80,7 +81,7 @@ export class HeaderView implements View {
         'span',
         { class: 'ap-dim' },
         `on ${cluster.name}${cluster.is_virtual ? ' (virtual devices)' : ''} · ${formatPlural(cluster.hosts.length, 'host')}, ` +
-          `${formatCount(count)} × ${device?.name ?? 'device'} · ${formatPlural(program.num_ops, 'op')}, ${formatPlural(program.num_layers, 'layer')}`,
+          `${formatCount(count)} × ${names.join(' and ') || 'device'} · ${formatPlural(program.num_ops, 'op')}, ${formatPlural(program.num_layers, 'layer')}`,
       ),
     );
     const measured = device?.measured ?? null;

@@ -61,6 +61,7 @@ export class MapView implements View {
       for (const [position, [host, device]] of stage.devices.entries())
         owners.set(`${host}:${device}`, { stage, position });
     }
+    const isMixed = new Set(plan.cluster.hosts.map((host) => host.device_type.name)).size > 1;
     const rows = plan.cluster.hosts.map((host, hostNumber) =>
       h(
         'div',
@@ -69,6 +70,7 @@ export class MapView implements View {
           'div',
           { class: 'ap-host-name' },
           h('b', {}, `host ${hostNumber}`),
+          isMixed && h('span', { class: 'ap-dim' }, host.device_type.name),
           h(
             'span',
             { class: 'ap-dim', title: 'bandwidth that one device has to the others of its host' },
