@@ -390,8 +390,7 @@ class Planner:
 
     def go_to(self, position: int) -> None:
         """Undo or redo up to the entry `position` of `history`; nothing happens where there is none."""
-        with self._lock:
-            self._move(position - self._history.position)
+        self._move(position - self._history.position)
 
     def _move(self, by: int) -> None:
         with self._lock:
