@@ -29,7 +29,7 @@ from alpaviz.plan_check import validate_plan
 from alpaviz.plan_diff import PlanDiff, compare_plans
 from alpaviz.plan_file import load_plan, save_plan
 from alpaviz.plan_sweep import SweepTable
-from alpaviz.planner_history import PlannerHistory
+from alpaviz.planner_history import HistoryEntry, PlannerHistory
 from alpaviz.planner_options import PlannerOptions
 from alpaviz.planner_state import (
     Alternative,
@@ -178,6 +178,17 @@ class Planner:
     def history(self) -> tuple[str, ...]:
         """What was done, oldest first, up to what redo can reach."""
         return self._history.labels
+
+    @property
+    def history_entries(self) -> tuple[HistoryEntry, ...]:
+        """`history` with times."""
+        with self._lock:
+            return self._history.entries
+
+    @property
+    def history_position(self) -> int:
+        """Which entry of `history` is now."""
+        return self._history.position
 
     @property
     def last_change(self) -> str:
@@ -376,6 +387,10 @@ class Planner:
     def redo(self) -> None:
         """Take back an undo. Nothing happens at the end."""
         self._move(1)
+
+    def go_to(self, position: int) -> None:
+        """Undo or redo up to the entry `position` of `history`; nothing happens where there is none."""
+        self._move(position - self._history.position)
 
     def _move(self, by: int) -> None:
         with self._lock:

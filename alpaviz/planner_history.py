@@ -5,6 +5,7 @@ In: changes of pins, plans that were found or taken. Out: the present pins and p
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 
 from alpaviz.pins import Pin
@@ -13,11 +14,30 @@ from alpaviz.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What undo and redo go back to: pins, and the plan that was found for them (None if none was)."""
+    """What undo and redo go back to: pins, and the plan that was found for them (None if none was).
+
+    Attributes:
+        time_s: when it was made, in seconds since 1970.
+    """
 
     pins: tuple[Pin, ...]
     plan: Plan | None
     label: str
+    time_s: float = field(default_factory=time.time, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """A snapshot as people see it.
+
+    Attributes:
+        time_s: when it was made, in seconds since 1970.
+        has_plan: whether a plan was found for its pins.
+    """
+
+    label: str
+    time_s: float
+    has_plan: bool
 
 
 @dataclass(slots=True)
@@ -49,6 +69,11 @@ class PlannerHistory:
     def labels(self) -> tuple[str, ...]:
         """What was done, oldest first, up to what redo can reach."""
         return tuple(snapshot.label for snapshot in self.snapshots)
+
+    @property
+    def entries(self) -> tuple[HistoryEntry, ...]:
+        """As `labels`, with times."""
+        return tuple(HistoryEntry(s.label, s.time_s, s.plan is not None) for s in self.snapshots)
 
     @property
     def last_plan(self) -> Plan | None:

@@ -96,6 +96,8 @@ cp -R pyproject.toml tests notebooks "$tree"
 cp -R "$installed/static" "$tree/alpaviz"
 cp -R "$environment/share/jupyter/labextensions/alpaviz-lab" "$tree/alpaviz/labextension"
 cp -R extension/package-lock.json extension/src "$tree/extension"
+axe=extension/node_modules/axe-core # from the checks of the TypeScript code; its test skips without
+[[ ! -d "$axe" ]] || { mkdir -p "$tree/extension/node_modules"; cp -R "$axe" "$tree/extension/node_modules"; }
 ln -s ../../screenshots "$tree/build/screenshots"
 [[ -n "${ALPAVIZ_SHARED:-}" || ! -d ../shared ]] || export ALPAVIZ_SHARED="$root/../shared"
 cd "$tree"

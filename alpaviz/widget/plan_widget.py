@@ -32,7 +32,7 @@ class PlanWidget(anywidget.AnyWidget):
     Traits (all of them the kernel's; the page only sends messages):
         plan_data: the plan as `pack_plan` writes it; empty before there is one.
         status: state, message, progress, can_undo, can_redo, last_change (what undo takes back), variant (which of
-            those that the page was offered the plan is).
+            those that the page was offered the plan is), history and history_position (a planner's only).
         pins: kind, subject, choice and sentence of each.
         changes: a `PlanDiff` against the plan before, or None.
         measured: seconds that stages took, by stage number as text, or None.

@@ -98,6 +98,8 @@ class PlannerWidget(PlanWidget):
                 "can_redo": planner.can_redo,
                 "last_change": planner.last_change,
                 "variant": self._offers.find_key(plan),
+                "history": to_page(planner.history_entries),
+                "history_position": planner.history_position,
             }
 
     def _find_changes(self) -> dict[str, Any] | None:
@@ -133,6 +135,7 @@ class PlannerWidget(PlanWidget):
             "clear_pins": self._planner.clear_pins,
             "undo": self._planner.undo,
             "redo": self._planner.redo,
+            "go_to": lambda: self._planner.go_to(int(params["position"])),
             "take": lambda: self._offers.take(params["variant"]),
             "bundle": lambda: make_bundle(self._sent_plan),
             "explanation": lambda: self._explain(False, lambda: False),

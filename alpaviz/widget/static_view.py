@@ -207,7 +207,9 @@ def _render_stages(plan: Plan) -> str:
 def _render_table(heads: Sequence[str], rows: Sequence[str]) -> str:
     head = "".join(f'<th style="{_CELL};{_DIM};font-weight:normal">{escape(title)}</th>' for title in heads)
     return (
-        f'<div style="overflow-x:auto"><table style="border-collapse:collapse"><thead><tr>{head}</tr></thead>'
+        # by keyboard, only what has the focus can be scrolled
+        f'<div style="overflow-x:auto" tabindex="0" role="region" aria-label="Table">'
+        f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 

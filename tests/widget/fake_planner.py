@@ -12,6 +12,7 @@ from typing import Any
 from alpaviz.errors import PinError
 from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
+from alpaviz.planner_history import HistoryEntry
 from alpaviz.planner_state import Alternative, PlannerState, SolveProgress
 from alpaviz.stage_variants import FrontPlan, Regret
 from alpaviz.types import to_spec
@@ -215,6 +216,19 @@ class FakePlanner:
 
     def clear_pins(self) -> None:
         self._change(())
+
+    @property
+    def history_entries(self) -> tuple[HistoryEntry, ...]:
+        labels = [self._taken[i][1] if i in self._taken else "a pin" for i in range(len(self._history))]
+        return tuple(HistoryEntry(label if i else "start", 1.7e9 + 60 * i, i == 0) for i, label in enumerate(labels))
+
+    @property
+    def history_position(self) -> int:
+        return self._position
+
+    def go_to(self, position: int) -> None:
+        self._position = position
+        self._settle()
 
     def undo(self) -> None:
         self._position = max(0, self._position - 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from alpaviz import plan, plan_explanation, planner_state, stage_variants
+from alpaviz import plan, plan_explanation, planner_history, planner_state, stage_variants
 from alpaviz.cluster import description, measured
 from alpaviz.pins import Pin, PinKind
 from alpaviz.planner_state import PlannerState
@@ -21,6 +21,7 @@ TWINS = [
     ("cluster.ts", description, ("DeviceType", "Link", "Host", "Cluster")),
     ("cluster.ts", measured, ("MeasuredRate", "MeasuredCollective", "MeasuredCosts")),
     ("planner-state.ts", planner_state, ("SolveProgress", "Alternative")),
+    ("planner-state.ts", planner_history, ("HistoryEntry",)),
     ("variants.ts", stage_variants, ("Regret",)),
     ("variants.ts", variant_offers, ("OfferedVariant", "OfferedVariants")),
     ("explanation.ts", plan_explanation, ("Fragment", "Sentence")),

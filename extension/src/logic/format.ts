@@ -89,3 +89,9 @@ export function formatRange(first: number, last: number): string {
 export function formatShape(shape: readonly number[] | string): string {
   return typeof shape === 'string' ? shape.replaceAll('x', '×') : shape.join('×');
 }
+
+/** Time of day of `seconds` since 1970, where the reader is: `14:05:09`. */
+export function formatClock(seconds: number): string {
+  const at = new Date(seconds * 1000);
+  return [at.getHours(), at.getMinutes(), at.getSeconds()].map((part) => String(part).padStart(2, '0')).join(':');
+}

@@ -21,6 +21,12 @@ export interface SolveProgress {
   elapsed_s: number;
 }
 
+export interface HistoryEntry {
+  label: string;
+  time_s: number;
+  has_plan: boolean;
+}
+
 export interface Status {
   state: PlannerState;
   message: string;
@@ -31,6 +37,10 @@ export interface Status {
   last_change: string;
   /** Key of the offered variant that the plan is; null for none. */
   variant: string | null;
+  /** Oldest first, up to what redo can reach; missing where there is no planner. */
+  history?: HistoryEntry[];
+  /** Which of `history` is now. */
+  history_position?: number;
 }
 
 export interface Alternative {

@@ -6,7 +6,9 @@ import { CompareView } from './compare';
 import { h } from './dom';
 import { ExplanationView } from './explanation';
 import { HeaderView } from './header';
+import { HistoryView } from './history';
 import { InspectorView } from './inspector';
+import { KeysOverlay } from './keys-overlay';
 import { LayersView } from './layers';
 import { MapView } from './map';
 import { makePanel } from './panel';
@@ -44,6 +46,7 @@ export class App implements ViewContext {
     private readonly host: PlannerHost | null,
   ) {
     const header = new HeaderView(this);
+    const keys = new KeysOverlay();
     const timeline = new TimelineView(this);
     const map = new MapView(this);
     const stages = new StagesView(this);
@@ -51,10 +54,24 @@ export class App implements ViewContext {
     const program = new ProgramView(this);
     const inspector = new InspectorView(this);
     const pins = new PinsView(this);
+    const history = new HistoryView(this);
     const compare = new CompareView();
     const variants = new VariantsView(this);
     const explanation = new ExplanationView(this);
-    this.views = [header, map, stages, layers, program, inspector, timeline, variants, explanation, pins, compare];
+    this.views = [
+      header,
+      map,
+      stages,
+      layers,
+      program,
+      inspector,
+      timeline,
+      variants,
+      explanation,
+      pins,
+      history,
+      compare,
+    ];
 
     const mapPanel = makePanel('map', 'Map');
     mapPanel.body.append(h('div', { class: 'ap-map-grid' }, map.node, stages.node), layers.node);
@@ -72,8 +89,8 @@ export class App implements ViewContext {
     explanationPanel.body.append(explanation.node);
     // Only a planner finds variants and explains.
     variantsPanel.node.hidden = explanationPanel.node.hidden = host === null;
-    const pinsPanel = makePanel('pins', 'Pins');
-    pinsPanel.body.append(pins.node);
+    const pinsPanel = makePanel('pins', 'Decisions');
+    pinsPanel.body.append(pins.node, history.node);
     const comparePanel = makePanel('compare', 'Compared with the plan before');
     comparePanel.body.append(compare.node);
     // A plan alone has nothing to be compared with.
@@ -93,7 +110,10 @@ export class App implements ViewContext {
       'div',
       { class: 'alpaviz', 'data-lm-suppress-shortcuts': 'true' },
       h('div', { class: 'ap-frame' }, header.node, this.empty, this.workspace),
+      keys.node,
     );
+    header.tools.append(keys.opener);
+    keys.listen(this.node);
     guard(this.node);
     this.unsubscribe = store.subscribe((state, before) => this.update(state, before));
     this.update(store.state, null);

@@ -31,6 +31,8 @@ export class HeaderView implements View {
   private readonly undo: HTMLButtonElement;
   private readonly redo: HTMLButtonElement;
   private readonly actions: HTMLElement;
+  /** Beside the actions; shown for saved plans too. */
+  readonly tools = h('span', { class: 'ap-header-tools' });
 
   constructor(private readonly context: ViewContext) {
     const ask = (method: string) => () => context.ask(method);
@@ -49,7 +51,7 @@ export class HeaderView implements View {
     this.node = h(
       'div',
       { class: 'ap-header' },
-      h('div', { class: 'ap-headline' }, this.title, this.chip, this.actions),
+      h('div', { class: 'ap-headline' }, this.title, this.chip, this.actions, this.tools),
       this.message,
       this.notice,
       this.progress,
