@@ -48,6 +48,7 @@ from alpaviz.sweep import SweepInputs, check_inputs, run_sweep
 
 if TYPE_CHECKING:
     from alpaviz.runtime import Executable
+    from alpaviz.schedule import Timeline
     from alpaviz.verify import Verification
 
 Subscriber = Callable[[], None]
@@ -121,6 +122,7 @@ class Planner:
         self._sweep: SolveHandle[SweepTable] | None = None
         self._verification: SolveHandle[Verification] | None = None
         self._measured: dict[int, dict[str, float]] | None = None
+        self._recording: Timeline | None = None
 
     # What there is to see.
 
@@ -200,6 +202,11 @@ class Planner:
     def measured(self) -> dict[int, dict[str, float]] | None:
         """Seconds that the stages of a launched plan took, by stage: forward, backward, update, step."""
         return self._measured
+
+    @property
+    def recording(self) -> Timeline | None:
+        """When the chunks of a launched plan's step ran, where that was given to `show_measured`."""
+        return self._recording
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
         """Call `callback()` whenever anything changes; the result ends that."""
@@ -300,7 +307,7 @@ class Planner:
             else:
                 self._state, self._message = PlannerState.STALE, "Pins changed during the solve: solve again."
             self._progress = None
-            self._measured = None
+            self._measured = self._recording = None
         self._notify()
 
     # Pins and history.
@@ -435,7 +442,7 @@ class Planner:
         validate_plan(plan, self._search.find_program_of(plan), self._cluster)
         with self._lock:
             self._history.push(plan.pins, plan, label)
-            self._measured = None
+            self._measured = self._recording = None
             self._settle()
         self._notify()
 
@@ -535,9 +542,14 @@ class Planner:
             raise PlanMismatchError("There is no plan to launch yet: call planner.solve() first.")
         return launch(plan, self.program, backend=backend, **options)
 
-    def show_measured(self, measured: dict[int, dict[str, float]] | None) -> None:
-        """Show measured times of the stages (`executable.measured`) beside the estimates."""
-        self._measured = measured
+    def show_measured(self, measured: dict[int, dict[str, float]] | None, recording: Timeline | None = None) -> None:
+        """Show measured times of the stages (`executable.measured`) beside the estimates.
+
+        Args:
+            recording: a recorded step (`executable.recording`), shown below the predicted timeline; without it, the
+                timeline below is the schedule played with the measured times.
+        """
+        self._measured, self._recording = measured, recording
         self._notify()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -14,6 +15,8 @@ from alpaviz.plan import Plan
 from alpaviz.program.program import Program
 from alpaviz.runtime.checkpoint_index import CheckpointIndex
 from alpaviz.runtime.checkpoints import Written, open_checkpoint, write_checkpoint
+from alpaviz.runtime.statistics import DevicePeak, RunStatistics, StepClock, summarise_run
+from alpaviz.schedule import Timeline
 
 MeasuredTimes = dict[int, dict[str, float]]
 """By stage: `forward_s` and `backward_s` of one microbatch, `update_s`, and `step_s` of the whole step."""
@@ -26,8 +29,11 @@ class Executable(ABC):
     can be passed to the next without moving. Close it, or use it in a `with` block.
     """
 
-    def __init__(self, plan: Plan, program: Program) -> None:
-        self.plan, self.program = plan, program
+    def __init__(self, plan: Plan, program: Program, record_every: int | None = None) -> None:
+        self.plan, self.program, self.record_every = plan, program, record_every
+        self._clock = StepClock()
+        self._batch_size: int | None = None
+        self._recording: Timeline | None = None
         self.measured: MeasuredTimes | None = None
         self.is_closed = False
 
@@ -130,7 +136,57 @@ class Executable(ABC):
 
     @abstractmethod
     def profile(self, state: Any, *batch: Any) -> Any:
-        """One training step that waits after every chunk and fills `measured`; the step's results."""
+        """A training step's results; the step is made several times, to fill `measured` and `recording`."""
+
+    def _note_step(self, leaves: Sequence[Any]) -> bool:
+        """A step begins; whether it is to be recorded. The first is too, so that later ones compile nothing."""
+        is_recorded = self.record_every is not None and self._clock.num_steps % self.record_every == 0
+        if not self._clock.num_steps:
+            axes = zip(leaves, self.program.batch_axes, strict=True)
+            self._batch_size = next((leaf.shape[axis] for leaf, axis in axes if axis is not None), None)
+        self._clock.note_step()
+        return is_recorded
+
+    @property
+    def recording(self) -> Timeline | None:
+        """When each chunk of the step recorded last really ran, on every stage; None before one was.
+
+        `profile` records a step, and so does each `record_every`-th step of the launch. A chunk's time begins when it
+        is issued, its inputs are there and the chunk before it on its stage has ended, and ends when its results are
+        there: on the first device of the mesh in this process. Clocks of several hosts are brought together to within
+        half the time that a message to a worker and back takes. Steps of a one-stage plan are a single call, locally:
+        only `profile` records them, chunk by chunk.
+        """
+        self._keep_recording()
+        return self._recording
+
+    @abstractmethod
+    def _keep_recording(self) -> None:
+        """Make the step recorded last the present recording, after it has ended."""
+
+    def export_trace(self, path: str | PathLike[str]) -> Path:
+        """Write the recorded step, and the plan's predicted one below it, for ui.perfetto.dev or chrome://tracing.
+
+        Raises:
+            LaunchError: nothing was recorded yet.
+        """
+        from alpaviz.runtime.traces import make_trace
+
+        recording = self.recording
+        if recording is None:
+            raise LaunchError("No step was recorded: call executable.profile, or launch with record_every=100.")
+        path = Path(path)
+        path.write_text(json.dumps(make_trace(recording, self.plan)), encoding="utf-8")
+        return path
+
+    def statistics(self, last: int = 100) -> RunStatistics:
+        """Throughput over the `last` steps, model FLOP/s utilisation, and the most memory in use on each device."""
+        self.refuse_if_unusable()
+        return summarise_run(self.plan, self._clock, self._list_peaks(), self._batch_size, last)
+
+    @abstractmethod
+    def _list_peaks(self) -> list[DevicePeak]:
+        """The most memory that was in use on each device."""
 
     @abstractmethod
     def compiled_text(self, stage: int, part: str) -> str:

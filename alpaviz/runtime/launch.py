@@ -23,6 +23,7 @@ def launch(
     devices: Sequence[Any] | None = None,
     donate_state: bool = False,
     timeout_s: float = 300.0,
+    record_every: int | None = None,
 ) -> Executable:
     """Run `plan` on devices.
 
@@ -36,6 +37,7 @@ def launch(
             arrays of the user's are not touched, unless they lie in the plan's layout already.
         timeout_s: on Ray, how long a worker may leave the driver without an answer before the step fails; twice as
             long, a worker waits for another that does answer.
+        record_every: record when chunks run (`executable.recording`) in one of so many steps; None: only in `profile`.
 
     Raises:
         PlanMismatchError: the plan is for another program.
@@ -49,6 +51,8 @@ def launch(
     _refuse_own_meshes(program)
     if backend not in ("auto", "local", "ray"):
         raise LaunchError(f"No backend is called {backend!r}: use 'auto', 'local' or 'ray'.")
+    if record_every is not None and record_every < 1:
+        raise LaunchError(f"record_every is {record_every}: give a number of steps, 1 or more.")
     if plan.schedule not in RUNNABLE_SCHEDULES:
         raise LaunchError(
             f"Plans with schedule {plan.schedule!r} can be simulated and shown, but not launched yet. Plan with "
@@ -62,7 +66,7 @@ def launch(
         if len(available) >= needed:
             from alpaviz.runtime.local import LocalExecutable
 
-            return LocalExecutable(plan, program, available, donate_state=donate_state)
+            return LocalExecutable(plan, program, available, donate_state=donate_state, record_every=record_every)
         if backend == "local":
             raise LaunchError(
                 f"The plan needs {needed} devices, this process has {len(available)}. Use backend='ray', or set "
@@ -70,7 +74,7 @@ def launch(
             )
     from alpaviz.runtime.ray_backend import RayExecutable
 
-    return RayExecutable(plan, program, donate_state=donate_state, timeout_s=timeout_s)
+    return RayExecutable(plan, program, donate_state=donate_state, timeout_s=timeout_s, record_every=record_every)
 
 
 def _refuse_own_meshes(program: Program) -> None:

@@ -33,9 +33,11 @@ from alpaviz.runtime.instructions import Free, Receive, Run, Send, build_instruc
 from alpaviz.runtime.meshes import find_local_device, list_layouts, list_state_pairs, make_mesh
 from alpaviz.runtime.partition import partition_program
 from alpaviz.runtime.pieces import move_array
+from alpaviz.runtime.recording import StageRecorder, make_timeline
 from alpaviz.runtime.stacked import join_lanes, split_lanes
 from alpaviz.runtime.stage_worker import StageWorker
 from alpaviz.runtime.state_leaves import StateLeaf, flatten_state, list_state_leaves, unflatten_state
+from alpaviz.runtime.statistics import DevicePeak, list_peaks
 
 Mailbox = dict[tuple[int, int, int], Any]
 """(value, microbatch, target stage) -> what was sent."""
@@ -44,14 +46,23 @@ Mailbox = dict[tuple[int, int, int], Any]
 class LocalExecutable(Executable):
     """A plan on devices of this process."""
 
-    def __init__(self, plan: Plan, program: Program, devices: Sequence[Any], *, donate_state: bool = False) -> None:
-        super().__init__(plan, program)
+    def __init__(
+        self,
+        plan: Plan,
+        program: Program,
+        devices: Sequence[Any],
+        *,
+        donate_state: bool = False,
+        record_every: int | None = None,
+    ) -> None:
+        super().__init__(plan, program, record_every)
         self._donate_state, self._devices = donate_state, tuple(devices)
         find_device = find_local_device(plan, devices)
         meshes = [make_mesh(stage, find_device) for stage in plan.stages]
         self._layouts = list_layouts(plan, meshes, list_state_pairs(program))
         self._fused = FusedStep(plan, program, self._layouts[0], donate_state) if plan.num_stages == 1 else None
         self._workers: list[StageWorker] | None = None
+        self._recorders: list[StageRecorder] = []
 
     @property
     def workers(self) -> list[StageWorker]:
@@ -70,16 +81,19 @@ class LocalExecutable(Executable):
     def __call__(self, state: Any, *batch: Any) -> Any:
         self.refuse_if_closed()
         leaves = flatten_arguments(self.program, (state, *batch))
-        return self._play(leaves) if self._fused is None else self._fused(leaves)
+        is_recorded = self._note_step(leaves)
+        return self._play(leaves, is_recorded=is_recorded) if self._fused is None else self._fused(leaves)
 
     def profile(self, state: Any, *batch: Any) -> Any:
         self.refuse_if_closed()
         leaves = flatten_arguments(self.program, (state, *batch))
         given = self._list_given()
-        self._play(copy_given(leaves, given))  # compiles
+        self._play(copy_given(leaves, given), is_recorded=True)  # compiles
         for worker in self.workers:
             worker.times.clear()
         self._play(copy_given(leaves, given), is_timed=True)
+        self._play(copy_given(leaves, given), is_recorded=True)
+        self._keep_recording()
         step = self._play if self._fused is None else self._fused
         if self._fused is not None:
             jax.block_until_ready(step(copy_given(leaves, given)))
@@ -89,6 +103,20 @@ class LocalExecutable(Executable):
         self.measured = summarise_times([worker.times for worker in self.workers], seconds)
         return results
 
+    def _keep_recording(self) -> None:
+        if self._recorders:
+            runs = {stage: recorder.finish() for stage, recorder in enumerate(self._recorders)}
+            self._recording, self._recorders = make_timeline(runs, self.plan.num_stages), []
+
+    def _list_peaks(self) -> list[DevicePeak]:
+        workers = self._workers or []
+        held = [worker.held_peak_bytes for worker in workers] or [0] * self.plan.num_stages
+        return [
+            peak
+            for stage, layouts in enumerate(self._layouts)
+            for peak in list_peaks(stage, list(layouts.mesh.devices.flat), held[stage])
+        ]
+
     def _list_given(self) -> set[int]:
         """Positions of arguments that a step consumes."""
         if self._fused is not None:
@@ -96,11 +124,13 @@ class LocalExecutable(Executable):
         values = {v for worker in self.workers for v in worker.given_inputs}
         return {i for i, v in enumerate(self.program.inputs) if v in values}
 
-    def _play(self, leaves: Sequence[Any], *, is_timed: bool = False) -> Any:
+    def _play(self, leaves: Sequence[Any], *, is_timed: bool = False, is_recorded: bool = False) -> Any:
         results: dict[int, Any] = {}
         mover = StateMover()
         for worker in self.workers:
             results.update(self._begin(worker, leaves, mover))
+            if is_recorded:
+                worker.record()
         mailbox: Mailbox = {}
         position = [0] * len(self.workers)
         remaining = sum(map(len, self.lists))
@@ -109,6 +139,8 @@ class LocalExecutable(Executable):
             remaining -= moved
             if not moved:
                 raise LaunchError("The instruction lists wait for each other; this is a fault of AlpaViz.")
+        if is_recorded:
+            self._recorders = [found for worker in self.workers if (found := worker.take_recorder()) is not None]
         for worker in self.workers:
             results.update(worker.finish())
         return assemble_results(self.program, leaves, results)
@@ -213,7 +245,14 @@ class LocalExecutable(Executable):
         from alpaviz.runtime.launch import launch
 
         chosen = self._devices if devices is None else devices
-        return launch(plan, program, backend="local", devices=chosen, donate_state=self._donate_state)
+        return launch(
+            plan,
+            program,
+            backend="local",
+            devices=chosen,
+            donate_state=self._donate_state,
+            record_every=self.record_every,
+        )
 
     def fetch(self, tree: Any) -> Any:
         return jax.tree.map(fetch_leaf, tree)

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,13 @@ from alpaviz.runtime.ray_session import RaySession, choose_options
 from alpaviz.runtime.ray_watch import LOOK_S, WorkerWatch, count_living, refuse_other_versions
 from alpaviz.runtime.ray_worker import HostWorker, StepOrder, StepReport
 from alpaviz.runtime.recipes import pickle_by_value, pickle_recipe
+from alpaviz.runtime.recording import RecordedRun, estimate_offset, make_timeline, shift_runs
 from alpaviz.runtime.remote_values import RemoteStore, RemoteValue, StoreKey
 from alpaviz.runtime.replan import keep_hosts
 from alpaviz.runtime.stacked import StackedArray, join_lanes, split_lanes
 from alpaviz.runtime.state_leaves import flatten_state, list_state_leaves, unflatten_state
+from alpaviz.runtime.statistics import DevicePeak
+from alpaviz.schedule import Timeline
 
 DRAIN_S = 3.0
 """How long the other workers get to stop after one has failed, in s."""
@@ -49,8 +53,16 @@ class RayExecutable(Executable):
             that does answer.
     """
 
-    def __init__(self, plan: Plan, program: Program, *, donate_state: bool = False, timeout_s: float = 300.0) -> None:
-        super().__init__(plan, program)
+    def __init__(
+        self,
+        plan: Plan,
+        program: Program,
+        *,
+        donate_state: bool = False,
+        timeout_s: float = 300.0,
+        record_every: int | None = None,
+    ) -> None:
+        super().__init__(plan, program, record_every)
         self._hosts = sorted({host for stage in plan.stages for host, _ in stage.devices})
         if self._hosts != list(range(len(self._hosts))):
             raise LaunchError(f"The plan uses hosts {self._hosts}; hosts must be numbered from 0 without gaps.")
@@ -60,6 +72,7 @@ class RayExecutable(Executable):
         self._store = RemoteStore()
         self._workers: list[Any] = []
         self._pids: list[int] = []
+        self._is_local: list[bool] = []
         self._session = RaySession()
         self._ray = self._session.ray
         try:
@@ -78,6 +91,7 @@ class RayExecutable(Executable):
         for host, place in enumerate(places):
             refuse_other_versions(place.versions, self._describe_host(host))
         here = self._ray.util.get_node_ip_address()
+        self._is_local = [place.address == here for place in places]
         self._pids = [place.process for place in places if place.address == here]
         spans = any(len({host for host, _ in stage.devices}) > 1 for stage in self.plan.stages)
         coordinator = f"{places[0].address}:{places[0].port}" if spans else None
@@ -170,10 +184,11 @@ class RayExecutable(Executable):
     # Steps.
 
     def __call__(self, state: Any, *batch: Any) -> Any:
-        return self._run((state, *batch))[0]
+        return self._run((state, *batch), is_counted=True)[0]
 
     def profile(self, state: Any, *batch: Any) -> Any:
-        self._run((state, *batch), keep_state=True)
+        self._run((state, *batch), keep_state=True, is_recorded=True)  # compiles
+        self._run((state, *batch), keep_state=True, is_recorded=True)
         began = time.perf_counter()
         self._run((state, *batch), keep_state=True)
         step = time.perf_counter() - began
@@ -186,13 +201,43 @@ class RayExecutable(Executable):
         return results
 
     def _run(
-        self, arguments: tuple[Any, ...], *, is_timed: bool = False, keep_state: bool = False
+        self,
+        arguments: tuple[Any, ...],
+        *,
+        is_timed: bool = False,
+        keep_state: bool = False,
+        is_recorded: bool = False,
+        is_counted: bool = False,
     ) -> tuple[Any, list[StepReport]]:
         self.refuse_if_unusable()
         leaves = flatten_arguments(self.program, arguments)
-        message = self._ray.put(self._make_order(leaves, is_timed, keep_state))
+        is_recorded = self._note_step(leaves) if is_counted else is_recorded
+        order = replace(self._make_order(leaves, is_timed, keep_state), is_recorded=is_recorded)
+        message = self._ray.put(order)
         reports: list[StepReport] = self._get([worker.run_step.remote(message) for worker in self._workers])
+        if is_recorded:
+            self._recording = self._join_runs(reports)
         return assemble_results(self.program, leaves, self._collect(reports)), reports
+
+    def _join_runs(self, reports: Sequence[StepReport]) -> Timeline:
+        """What the hosts have recorded, on this process's clock, which others on this machine share."""
+        runs: dict[int, list[RecordedRun]] = {}
+        for worker, is_local, report in zip(self._workers, self._is_local, reports, strict=True):
+
+            def read_clock(worker: Any = worker) -> float:
+                return float(self._ray.get(worker.read_clock.remote()))
+
+            offset = 0.0 if is_local else estimate_offset(read_clock)
+            for stage, found in report.runs.items():
+                runs.setdefault(stage, shift_runs(found, offset))  # of several hosts of a mesh the first tells
+        return make_timeline(runs, self.plan.num_stages)
+
+    def _keep_recording(self) -> None:
+        """Workers report runs with the step: there is nothing to wait for."""
+
+    def _list_peaks(self) -> list[DevicePeak]:
+        found: list[list[DevicePeak]] = self._get([worker.list_peaks.remote() for worker in self._workers])
+        return [peak for peaks in found for peak in peaks]
 
     def _make_order(self, leaves: Sequence[Any], is_timed: bool, keep_state: bool) -> StepOrder:
         arrays: dict[int, Any] = {}
@@ -291,7 +336,9 @@ class RayExecutable(Executable):
         return keep_hosts(self.plan.cluster, count)
 
     def _relaunch(self, plan: Plan, program: Program, devices: Sequence[Any] | None) -> Executable:
-        return RayExecutable(plan, program, donate_state=self._donate_state, timeout_s=self._timeout_s)
+        return RayExecutable(
+            plan, program, donate_state=self._donate_state, timeout_s=self._timeout_s, record_every=self.record_every
+        )
 
     def fetch(self, tree: Any) -> Any:
         lanes = [lane for leaf in jax.tree.leaves(tree) for lane in getattr(leaf, "lanes", (leaf,))]

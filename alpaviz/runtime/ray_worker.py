@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from alpaviz.program.program import Program
     from alpaviz.runtime.checkpoint_index import CheckpointIndex, StoredPiece
     from alpaviz.runtime.instructions import Instruction
+    from alpaviz.runtime.recording import RecordedRun
     from alpaviz.runtime.stage_worker import StageWorker
+    from alpaviz.runtime.statistics import DevicePeak
 
 INPUT = -2
 """Microbatch number under which a stage sends state that another stage also reads, at the start of a step."""
@@ -55,6 +57,7 @@ class StepOrder:
         forget: stored arrays that nobody can ask for any more.
         is_timed: wait after every chunk, and report times.
         keep_state: do not consume the state, although the executable was launched to do so.
+        is_recorded: report when chunks ran, without waiting after each.
     """
 
     step: int
@@ -64,14 +67,16 @@ class StepOrder:
     forget: tuple[StoreKey, ...] = ()
     is_timed: bool = False
     keep_state: bool = False
+    is_recorded: bool = False
 
 
 @dataclass(slots=True)
 class StepReport:
-    """What a worker says after a step: small results, and times by stage and role where they were taken."""
+    """What a worker says after a step: small results; where they were taken, times by role and runs, both by stage."""
 
     values: dict[int, Any]
     times: dict[int, dict[str, list[float]]] = field(default_factory=dict)
+    runs: dict[int, list[RecordedRun]] = field(default_factory=dict)
 
 
 class HostWorker:
@@ -93,6 +98,20 @@ class HostWorker:
 
     def ping(self) -> None:
         """Answer, also while a step runs."""
+
+    def read_clock(self) -> float:
+        """Now, on the clock of recorded runs, in s."""
+        return time.perf_counter()
+
+    def list_peaks(self) -> list[DevicePeak]:
+        """The most memory that was in use on each device of this host."""
+        from alpaviz.runtime.statistics import list_peaks
+
+        return [
+            peak
+            for stage, worker in self.stages.items()
+            for peak in list_peaks(stage, worker.layouts.mesh.local_devices, worker.held_peak_bytes)
+        ]
 
     def set_up(
         self, recipe: bytes, plan_json: bytes, peers: Sequence[Any], coordinator: str | None, donate_state: bool
@@ -241,6 +260,8 @@ class HostWorker:
                         returned[v] = inputs[v]
             worker.begin(inputs, batch)
             worker.times.clear()
+            if order.is_recorded:
+                worker.record()
         for key in consumed:
             del self._store[key]
         return returned
@@ -340,6 +361,7 @@ class HostWorker:
 
         from alpaviz.runtime.pieces import list_pieces
 
+        runs = {stage: worker.list_runs() for stage, worker in self.stages.items() if order.is_recorded}
         results = {**returned, **{v: a for worker in self.stages.values() for v, a in worker.finish().items()}}
         jax.block_until_ready(results)
         self._store.update(((order.step, v), array) for v, array in results.items())
@@ -355,7 +377,7 @@ class HostWorker:
             stage: {role.value: list(seconds) for role, seconds in worker.times.items()}
             for stage, worker in self.stages.items()
         }
-        return StepReport(values, times if order.is_timed else {})
+        return StepReport(values, times if order.is_timed else {}, runs)
 
     def store(self, step: int, arrays: Mapping[int, Any]) -> None:
         """Keep input arrays of this host's stages in their layouts, as the results of `step`."""

@@ -22,6 +22,8 @@ from alpaviz.runtime.instructions import ONCE, Free, Instruction, Run
 from alpaviz.runtime.meshes import StageLayouts
 from alpaviz.runtime.partition import ChunkKey, Partition
 from alpaviz.runtime.pieces import place_array
+from alpaviz.runtime.recording import RecordedRun, StageRecorder
+from alpaviz.runtime.statistics import count_bytes
 
 Results = dict[int, Any]
 
@@ -63,6 +65,8 @@ class StageWorker:
             if v in read
         }
         self.times: dict[Role, list[float]] = defaultdict(list)
+        self.held_peak_bytes = 0
+        self._recorder: StageRecorder | None = None
         self.results: Results = {}
         self._inputs: dict[int, Any] = {}
         self._batch: dict[tuple[int, int], Any] = {}
@@ -78,8 +82,25 @@ class StageWorker:
     def finish(self) -> Results:
         """End a step: its results. Everything else that the stage held is let go."""
         results, self.results = self.results, {}
+        if self._recorder is not None:
+            self._recorder.abandon()
+            self._recorder = None
         self._inputs, self._batch, self._values, self._sums = {}, {}, {}, {}
         return results
+
+    def record(self) -> None:
+        """Note when the chunks of the step that has begun really run."""
+        self._recorder = StageRecorder()
+
+    def take_recorder(self) -> StageRecorder | None:
+        """What notes the runs of this step, with its runs once they have ended."""
+        recorder, self._recorder = self._recorder, None
+        return recorder
+
+    def list_runs(self) -> list[RecordedRun]:
+        """The runs of a recorded step, after they have ended."""
+        recorder = self.take_recorder()
+        return [] if recorder is None else recorder.finish()
 
     def shard(self, value: int) -> Any:
         """The sharding in which this stage holds a value."""
@@ -98,6 +119,8 @@ class StageWorker:
     def write(self, value: int, microbatch: int, array: Any) -> None:
         """Take in a value that another stage has sent."""
         self._values[value, microbatch] = array
+        if self._recorder is not None:
+            self._recorder.note_arrival(array)
 
     def execute(self, instruction: Run | Free, *, is_timed: bool = False) -> None:
         """Run a chunk or forget values."""
@@ -119,9 +142,18 @@ class StageWorker:
         if microbatch == self._last_microbatch:  # which a schedule need not run last
             self._values.update(((v, ONCE), array) for v, array in zip(chunk.lasts, lasts, strict=True))
         self.results.update(zip(chunk.finals, finals, strict=True))
+        if self._recorder is not None:
+            self._recorder.note_run(chunk.key[1], microbatch, began, (outputs, sums, lasts, finals))
         if is_timed:
             jax.block_until_ready((outputs, sums, lasts, finals))
             self.times[chunk.key[1]].append(time.perf_counter() - began)
+            self._note_held()
+
+    def _note_held(self) -> None:
+        sums = (array for found in self._sums.values() for array in found)
+        held = (self._inputs, self.constants, self._batch, self._values, self.results)
+        arrays = (array for found in held for array in found.values() if not array.is_deleted())
+        self.held_peak_bytes = max(self.held_peak_bytes, count_bytes([*sums, *arrays]))
 
     def compiled_text(self, part: str) -> str:
         """HLO of the chunk called `"forward"`, `"backward"` or `"update"` (the first of several updates).

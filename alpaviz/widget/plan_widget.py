@@ -11,6 +11,7 @@ import traitlets
 
 from alpaviz.pins import Pin
 from alpaviz.plan import Plan
+from alpaviz.schedule import Timeline
 from alpaviz.widget.assets import read_module, read_styles
 from alpaviz.widget.bundle import make_bundle
 from alpaviz.widget.packed_plan import pack_plan
@@ -36,6 +37,7 @@ class PlanWidget(anywidget.AnyWidget):
         pins: kind, subject, choice and sentence of each.
         changes: a `PlanDiff` against the plan before, or None.
         measured: seconds that stages took, by stage number as text, or None.
+        recording: (stage, kind, microbatch, start, end) of each chunk of a recorded step, in s, or None.
         is_read_only: there is no planner to ask.
         session_id: tells this widget from others in the page.
     """
@@ -47,6 +49,7 @@ class PlanWidget(anywidget.AnyWidget):
     pins: Any = traitlets.List().tag(sync=True)
     changes: Any = traitlets.Dict(None, allow_none=True).tag(sync=True)
     measured: Any = traitlets.Dict(None, allow_none=True).tag(sync=True)
+    recording: Any = traitlets.List(None, allow_none=True).tag(sync=True)
     is_read_only = traitlets.Bool(True).tag(sync=True)
     session_id = traitlets.Unicode().tag(sync=True)
 
@@ -73,6 +76,14 @@ class PlanWidget(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'no plan yet' if self._plan is None else self._plan.program.name!r})"
+
+
+def list_events(recording: Timeline | None) -> list[tuple[int, str, int, float, float]] | None:
+    """A recorded step for the page."""
+    if recording is None:
+        return None
+    events = [event for row in recording.stages for event in row]
+    return [(e.task.stage, e.task.kind.value, e.task.microbatch, e.start_s, e.end_s) for e in events]
 
 
 def to_page(value: Any) -> Any:

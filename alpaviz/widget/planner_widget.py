@@ -14,7 +14,7 @@ from alpaviz.planner_state import PlannerState
 from alpaviz.widget.bundle import make_bundle
 from alpaviz.widget.loop_hop import LoopHop
 from alpaviz.widget.packed_plan import pack_plan
-from alpaviz.widget.plan_widget import PlanWidget, to_page, word_pins
+from alpaviz.widget.plan_widget import PlanWidget, list_events, to_page, word_pins
 from alpaviz.widget.questions import Questions, Work
 from alpaviz.widget.variant_offers import VariantOffers, drop_infinities
 
@@ -90,6 +90,7 @@ class PlannerWidget(PlanWidget):
             self.pins = word_pins(planner.pins)
             self.changes = self._find_changes()
             self.measured = to_page(planner.measured)
+            self.recording = list_events(planner.recording)
             self.status = {
                 "state": str(planner.state.value if hasattr(planner.state, "value") else planner.state),
                 "message": planner.message,

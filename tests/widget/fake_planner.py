@@ -14,6 +14,7 @@ from alpaviz.pins import Pin, PinKind
 from alpaviz.plan import Plan
 from alpaviz.planner_history import HistoryEntry
 from alpaviz.planner_state import Alternative, PlannerState, SolveProgress
+from alpaviz.schedule import Timeline
 from alpaviz.stage_variants import FrontPlan, Regret
 from alpaviz.types import to_spec
 from tests.widget.synthetic_plan import make_plan
@@ -102,6 +103,7 @@ class FakePlanner:
         self.plan: Plan | None = None
         self.previous_plan: Plan | None = None
         self.measured: dict[int, dict[str, float]] | None = None
+        self.recording: Timeline | None = None
         self.calls: list[str] = []
         self.question_s = 0.2
         self._history: list[tuple[Pin, ...]] = [()]

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from alpaviz.pins import Pin, PinKind
+from alpaviz.schedule import Task, TaskKind, Timeline, TimelineEvent
 from alpaviz.widget import PLAN_MIME, PlannerWidget, PlanWidget
 from alpaviz.widget.bundle import MAX_PACKED_BYTES, make_bundle
 from alpaviz.widget.packed_plan import PACKED_FORMAT, pack_plan
@@ -350,3 +351,10 @@ def test_plan_alone_has_a_read_only_widget() -> None:
     shown = PlanWidget(make_plan(num_layers=2, pins=EXAMPLE_PINS))
     assert shown.is_read_only
     assert [pin["text"] for pin in shown.pins] == [str(pin) for pin in EXAMPLE_PINS]
+
+
+def test_a_recorded_step_is_sent_as_events(widget: Sent) -> None:
+    event = TimelineEvent(Task(TaskKind.BACKWARD, 1, 3), 0.5, 0.75)
+    widget._planner.recording = Timeline(((), (event,)), (), 0.75)
+    widget._planner._notify()
+    assert widget.recording == [(1, "backward", 3, 0.5, 0.75)]

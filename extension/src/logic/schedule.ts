@@ -1,5 +1,6 @@
 /** Plays a pipeline schedule: who does what when, and where the bubbles are. Twin of alpaviz/schedule/. */
 import type { StagePlan, Transfer } from '../model/plan';
+import type { Recording } from '../model/planner-state';
 
 export type TaskKind = 'forward' | 'backward' | 'update';
 
@@ -229,6 +230,16 @@ export function playSchedule(
   const player = new Player(orderTasks(schedule, durations.length, numMicrobatches), durations, sends);
   const makespan = player.play();
   return { events: player.events, bubbles: findBubbles(player.events, makespan), makespan };
+}
+
+/** A recorded step as a timeline of `numStages` stages; null where it is of another plan. */
+export function showRecording(recording: Recording, numStages: number): Timeline | null {
+  if (new Set(recording.map(([stage]) => stage)).size !== numStages) return null;
+  const events: TimelineEvent[][] = Array.from({ length: numStages }, () => []);
+  for (const [stage, kind, microbatch, start, end] of recording)
+    events[stage]?.push({ stage, kind, microbatch, start, end });
+  const makespan = Math.max(0, ...recording.map(([, , , , end]) => end));
+  return { events, bubbles: findBubbles(events, makespan), makespan };
 }
 
 /** Share of a step in which `stage` works. */

@@ -1,7 +1,7 @@
 /** What the views show, and how it changes: one immutable state, one reducer. */
 import type { WordedPin } from '../model/pin';
 import type { Plan } from '../model/plan';
-import type { Alternative, Measured, PlanDiff, Status } from '../model/planner-state';
+import type { Alternative, Measured, PlanDiff, Recording, Status } from '../model/planner-state';
 import { type AnswerAction, type Answers, keepAnswers, NO_ANSWERS } from './answers';
 import { type IndexedPlan, indexPlan } from './plan-index';
 import { isFiltering, listAncestors, NO_FILTER, type OpFilter } from './program-tree';
@@ -25,6 +25,7 @@ export interface AppState {
   pins: WordedPin[];
   changes: PlanDiff | null;
   measured: Measured | null;
+  recording: Recording | null;
   isReadOnly: boolean;
   selection: Selection;
   alternatives: Alternatives;
@@ -42,6 +43,7 @@ export type Action =
   | { type: 'pins'; pins: WordedPin[] }
   | { type: 'changes'; changes: PlanDiff | null }
   | { type: 'measured'; measured: Measured | null }
+  | { type: 'recording'; recording: Recording | null }
   | { type: 'select'; selection: Selection; reveal?: boolean }
   | { type: 'toggle'; key: string }
   | { type: 'fold-all' }
@@ -67,6 +69,7 @@ export function initialState(isReadOnly: boolean): AppState {
     pins: [],
     changes: null,
     measured: null,
+    recording: null,
     isReadOnly,
     selection: null,
     alternatives: null,
@@ -132,6 +135,8 @@ export function reduce(state: AppState, action: Action): AppState {
       return { ...state, changes: action.changes };
     case 'measured':
       return { ...state, measured: action.measured };
+    case 'recording':
+      return { ...state, recording: action.recording };
     case 'select':
       return select(state, action.selection, action.reveal ?? false);
     case 'toggle':

@@ -69,5 +69,14 @@ export interface PlanDiff {
   rows: DiffRow[];
 }
 
+/** Chunks of a recorded step; microbatch 0 for updates, times in s. */
+export type Recording = [
+  stage: number,
+  kind: 'forward' | 'backward' | 'update',
+  microbatch: number,
+  start: number,
+  end: number,
+][];
+
 /** Measured seconds by stage number, as text keys. */
 export type Measured = Record<string, { forward_s: number; backward_s: number; update_s: number; step_s: number }>;

@@ -5,6 +5,7 @@ import {
   listTicks,
   measureBusy,
   playSchedule,
+  showRecording,
   sumTransfers,
   type TaskKind,
   type Timeline,
@@ -42,6 +43,9 @@ export class TimelineView implements View {
   private view = { start: 0, end: 1 };
   private makespan = 0;
   private selected: number | null = null;
+  private showsMeasured = true;
+  private shown: AppState | null = null;
+  private readonly toggle: HTMLElement;
   private frame = 0;
 
   constructor(private readonly context: ViewContext) {
@@ -61,10 +65,14 @@ export class TimelineView implements View {
     this.canvas.addEventListener('wheel', (event) => this.handleWheel(event), { passive: false });
     const tool = (label: string, name: 'plus' | 'minus' | 'fit', act: () => void) =>
       button(label, act, { icon: name, showsLabel: false, class: 'ap-quiet' });
+    this.toggle = button('Measured', () => this.toggleMeasured(), { class: 'ap-quiet ap-toggle-measured' });
+    this.toggle.setAttribute('aria-pressed', 'true');
+    this.toggle.hidden = true;
     this.tools = h(
       'span',
       {},
       h('span', { class: 'ap-timeline-key' }),
+      this.toggle,
       tool('Zoom in', 'plus', () => this.zoom(0.5)),
       tool('Zoom out', 'minus', () => this.zoom(2)),
       tool('Fit', 'fit', () => this.setView(0, this.makespan)),
@@ -91,7 +99,13 @@ export class TimelineView implements View {
   }
 
   update(state: AppState, before: AppState | null): void {
-    if (before === null || state.indexed !== before.indexed || state.measured !== before.measured) this.simulate(state);
+    const isNew =
+      before === null ||
+      state.indexed !== before.indexed ||
+      state.measured !== before.measured ||
+      state.recording !== before.recording;
+    this.shown = state;
+    if (isNew) this.simulate(state);
     this.node.classList.toggle('ap-stale', isStale(state));
     const selected = findSelectedStage(state);
     if (selected !== this.selected) {
@@ -100,8 +114,15 @@ export class TimelineView implements View {
     }
   }
 
-  private simulate({ indexed, measured }: AppState): void {
+  private toggleMeasured(): void {
+    this.showsMeasured = !this.showsMeasured;
+    this.toggle.setAttribute('aria-pressed', String(this.showsMeasured));
+    if (this.shown !== null) this.simulate(this.shown);
+  }
+
+  private simulate({ indexed, measured, recording }: AppState): void {
     const plan = indexed?.plan;
+    this.toggle.hidden = true;
     if (plan === undefined) {
       this.rows = [];
       this.makespan = 0;
@@ -112,7 +133,8 @@ export class TimelineView implements View {
     const predicted = playSchedule(plan.schedule, plan.stages, plan.num_microbatches, sends);
     const seen = plan.stages.map((stage) => measured?.[String(stage.index)]);
     const isComplete = seen.every((times) => times !== undefined);
-    const observed =
+    const recorded = recording === null ? null : showRecording(recording, plan.stages.length);
+    const played =
       isComplete && seen.length > 0
         ? playSchedule(
             plan.schedule,
@@ -120,23 +142,34 @@ export class TimelineView implements View {
             plan.num_microbatches,
           )
         : null;
+    const seenAt = recorded ?? played;
+    this.toggle.hidden = seenAt === null;
+    const observed = this.showsMeasured ? seenAt : null;
+    const label = recorded === null ? 'measured' : 'recorded';
     this.rows = plan.stages.flatMap((stage) => [
       { label: `stage ${stage.index}`, stage: stage.index, timeline: predicted, isMeasured: false },
-      ...(observed === null ? [] : [{ label: 'measured', stage: stage.index, timeline: observed, isMeasured: true }]),
+      ...(observed === null ? [] : [{ label, stage: stage.index, timeline: observed, isMeasured: true }]),
     ]);
     const makespan = Math.max(predicted.makespan, observed?.makespan ?? 0);
     this.makespan = makespan;
     this.view = { start: 0, end: makespan || 1 };
-    this.describe(predicted, plan.schedule, plan.num_microbatches);
+    this.describe(predicted, plan.schedule, plan.num_microbatches, observed, label);
     this.redraw();
   }
 
-  private describe(timeline: Timeline, schedule: string, numMicrobatches: number): void {
+  private describe(
+    timeline: Timeline,
+    schedule: string,
+    numMicrobatches: number,
+    observed: Timeline | null,
+    label: string,
+  ): void {
+    const seen = observed === null ? '' : `; ${label}: ${formatSeconds(observed.makespan)}`;
     const stages = timeline.events.map((events, stage) => ({ stage, busy: measureBusy(timeline, stage), events }));
     const words = stages.map(({ stage, busy }) => `stage ${stage} works ${formatPercent(busy)} of it`).join(', ');
     this.canvas.setAttribute(
       'aria-label',
-      `Predicted ${schedule} schedule of ${numMicrobatches} microbatches, ${formatSeconds(timeline.makespan)}: ${words}`,
+      `Predicted ${schedule} schedule of ${numMicrobatches} microbatches, ${formatSeconds(timeline.makespan)}: ${words}${seen}`,
     );
     const key = this.tools.querySelector('.ap-timeline-key');
     key?.replaceChildren(

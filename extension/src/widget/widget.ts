@@ -3,7 +3,7 @@
 import { initialState, Store } from '../logic/store';
 import { inflatePlan } from '../logic/unpack';
 import type { WordedPin } from '../model/pin';
-import type { Measured, PlanDiff, Status } from '../model/planner-state';
+import type { Measured, PlanDiff, Recording, Status } from '../model/planner-state';
 import { App } from '../views/app';
 import type { PlannerHost } from '../views/view';
 import { PLAN_EVENT, type PlanEventDetail } from './plan-event';
@@ -112,6 +112,9 @@ function makeSession(model: Model): Session {
   follow('pins', () => store.dispatch({ type: 'pins', pins: model.get('pins') as WordedPin[] }));
   follow('changes', () => store.dispatch({ type: 'changes', changes: model.get('changes') as PlanDiff | null }));
   follow('measured', () => store.dispatch({ type: 'measured', measured: model.get('measured') as Measured | null }));
+  follow('recording', () =>
+    store.dispatch({ type: 'recording', recording: (model.get('recording') ?? null) as Recording | null }),
+  );
   return session;
 }
 
