@@ -12,7 +12,7 @@ from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.solvers.dominance import drop_dominated
 from alpaviz.intra.solvers.elimination import eliminate, plan_elimination
 from alpaviz.intra.solvers.incumbent import Incumbent
-from alpaviz.intra.solvers.messages import MessagePassing
+from alpaviz.intra.solvers.messages import MessageMemo, MessagePassing
 from alpaviz.intra.solvers.network import IntArray, Network, keep_candidates
 from alpaviz.intra.solvers.search import Assignment
 from alpaviz.intra.solvers.sparse import GrownTree, TreeGrower
@@ -29,10 +29,17 @@ _SWEEPS_BEFORE_GIVING_UP = 32
 _MOST_ROWS = 20_000
 
 
-def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: MessagePassing | None = None) -> float:
+def close_gap(
+    network: Network,
+    incumbent: Incumbent,
+    watch: Watch,
+    parent: MessagePassing | None = None,
+    memo: MessageMemo | None = None,
+) -> float:
     """Improve `incumbent` to the optimum of `network`, memory not looked at; returns a bound on its choices.
 
-    `parent` has messages to start from, of this network or of one of which it is a part.
+    `parent` has messages to start from, of this network or of one of which it is a part; those of `memo` are of an
+    earlier solve.
 
     The bound is below `incumbent.target` only if the watch stopped the work. It never exceeds the optimum of `network`
     except where that is above the target.
@@ -43,6 +50,9 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
         messages = MessagePassing(network)
         if parent is not None:
             messages.copy_messages(parent)
+    memo = MessageMemo() if memo is None else memo
+    messages.load_messages(memo.start)
+    memo.passes.append(messages)
     grower = TreeGrower(messages)
     entries, proven, sweeps, least = _FIRST_ENTRIES, -np.inf, 0, len(network.unary)
     while True:
@@ -77,6 +87,7 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
             shrunk = MessagePassing(pruned)
             shrunk.copy_messages(messages)
             network, messages, grower = pruned, shrunk, TreeGrower(shrunk)
+            memo.passes.append(messages)
         elif stalled:
             return _branch(pruned, messages, network, incumbent, watch, proven)
         entries = min(_MOST_ENTRIES, entries * 2.0)
