@@ -261,6 +261,15 @@ class MessagePassing:
     def _gather_ahead(self, v: int, rows: list[int]) -> _Ahead:
         sizes = self.network.sizes
         targets = [self._neighbours[v][i][0] for i in rows]
+        if len(rows) == 1:  # most often
+            w = targets[0]
+            start = int(self._starts[w] + self._rows[w][v] * sizes[w])
+            return _Ahead(
+                cost=np.ascontiguousarray(self._neighbours[v][rows[0]][1].table.T),
+                sender=np.full(int(sizes[w]), rows[0]),
+                target=np.arange(start, start + int(sizes[w])),
+                variables=np.array(targets, dtype=np.int64),
+            )
         return _Ahead(
             cost=np.ascontiguousarray(np.concatenate([self._neighbours[v][i][1].table.T for i in rows], axis=1)),
             sender=np.repeat(np.array(rows), [int(sizes[w]) for w in targets]),

@@ -18,10 +18,13 @@ from alpaviz.intra.solvers.search import Assignment
 from alpaviz.intra.solvers.sparse import GrownTree, TreeGrower
 from alpaviz.intra.solvers.watch import Watch
 
+_ENTRIES_AT_ONCE = 2e4
+"""Tables of fewer entries take less time than looking for dominated candidates."""
 _FIRST_ENTRIES = 2e5
 _MOST_ENTRIES = 2e7
 _ENTRIES_BEFORE_BRANCHING = 6e8
 _LARGEST_TABLE = 3e7
+_GAP_WORTH_A_DESCENT = 1e-3
 _SWEEPS_A_ROUND = 4
 _SWEEPS_A_TRY = 32
 _ROWS_PER_SWEEP = 300
@@ -72,10 +75,12 @@ def close_gap(
         if pruned is None:
             return incumbent.target
         stalled = stalled and sweeps >= _SWEEPS_BEFORE_GIVING_UP
-        if stalled or len(pruned.unary) < 0.6 * least:
+        plan = plan_elimination(pruned, _ENTRIES_AT_ONCE)
+        if plan is None and (stalled or len(pruned.unary) < 0.6 * least):
             pruned = drop_dominated(pruned, with_memory=False)
             least = len(pruned.unary)
-        plan = plan_elimination(pruned, _ENTRIES_BEFORE_BRANCHING if stalled else entries)
+        if plan is None:
+            plan = plan_elimination(pruned, _ENTRIES_BEFORE_BRANCHING if stalled else entries)
         if plan is not None and plan.largest <= _LARGEST_TABLE:
             solved = eliminate(pruned, plan, watch=watch)
             if solved is None:
@@ -110,7 +115,10 @@ def _run_round(messages: MessagePassing, network: Network, incumbent: Incumbent,
         messages.sweep(is_forward=is_forward)
         if messages.bound >= incumbent.target or watch.is_over():
             return False
-    offer_descent(network, messages.pick(is_forward=True), incumbent)
+    picked = messages.pick(is_forward=True)
+    incumbent.offer(network, picked)
+    if incumbent.objective - messages.bound > _GAP_WORTH_A_DESCENT * abs(messages.bound):
+        offer_descent(network, picked, incumbent)
     gap = incumbent.target - messages.bound
     return bool(np.isfinite(before)) and messages.bound - before < 0.02 * gap
 
