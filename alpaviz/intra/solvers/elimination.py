@@ -70,7 +70,7 @@ def plan_elimination(network: Network, most_entries: float = float("inf")) -> El
         for w in around:
             score[w] = weight[w] + sum(weight[x] for x in near[w])
             heapq.heappush(queue, (score[w], w))
-    alone = [(v,) for v, opened in enumerate(is_open) if not opened]
+    alone: list[tuple[int, ...]] = [(v,) for v, opened in enumerate(is_open) if not opened]
     entries, scopes = entries + len(alone), scopes + alone
     largest = max(largest, 1.0 if alone else 0.0)
     if entries > most_entries:

@@ -20,7 +20,6 @@ from alpaviz.intra.pair_costs import PairCosts
 from alpaviz.intra.problem import Edge, FloatArray
 from alpaviz.intra.solvers.network import IntArray, Network
 
-
 MessageTable = Mapping[tuple[int, int], FloatArray]
 """By (sender, receiver), over the receiver's candidates in the problem."""
 
