@@ -111,6 +111,7 @@ def build_layer_problem(
         builder.add_op(position, leader)
     builder.add_state_returns()
     builder.add_memory()
+    builder.tighten()
     return LayerProblem(
         tuple(builder.variables), builder.edges, tuple(builder.tracks), builder.leaders, builder.boundaries,
         frozenset(builder.boundary_once),
@@ -266,6 +267,12 @@ class _Builder:
             edge.once_s = costs if edge.once_s is None else edge.once_s.plus(costs)
         else:
             edge.micro_s = costs if edge.micro_s is None else edge.micro_s.plus(costs)
+
+    def tighten(self) -> None:
+        """Bring the edges into the form that solvers use, once for all stages and pins."""
+        for edge in self.edges.values():
+            edge.micro_s = None if edge.micro_s is None else edge.micro_s.tight()
+            edge.once_s = None if edge.once_s is None else edge.once_s.tight()
 
     def add_state_returns(self) -> None:
         """The new state goes back to the layout that the state is stored in, once per step."""

@@ -91,6 +91,10 @@ class PairCosts:
 
     def tight(self) -> PairCosts:
         """The same without classes that no candidate has, and with the whole matrix where classes save little."""
+        if self.rows is None and self.columns is None and self.table.flags.c_contiguous:
+            return self
+        if self.size <= _FEW:
+            return PairCosts(np.ascontiguousarray(self.expand()))
         table, rows, columns = self.table, self.rows, self.columns
         if rows is not None:
             table, rows = _drop_unused(table, rows)
@@ -98,7 +102,7 @@ class PairCosts:
             turned, columns = _drop_unused(table.T, columns)
             table = turned.T
         found = PairCosts(np.ascontiguousarray(table), rows, columns)
-        return found if 2 * table.size <= found.size and found.size > _FEW else PairCosts(found.expand())
+        return found if 2 * table.size <= found.size else PairCosts(found.expand())
 
 
 _FEW = 1024

@@ -130,6 +130,8 @@ class StageProblem:
         parameter_bytes, optimizer_bytes, gradient_bytes, activation_bytes: per variable (candidates,), counts in.
         batch_bytes: the same for the batch.
         transient_bytes: the same for what a layer's backward pass makes again; of one layer of each group.
+        places: per variable, its layer class and its position in the layer's problem.
+        repeats: per edge (u < v), in how many layers or between how many it occurs.
     """
 
     problem: ShardingProblem
@@ -142,6 +144,8 @@ class StageProblem:
     activation_bytes: tuple[FloatArray, ...]
     batch_bytes: tuple[FloatArray, ...]
     transient_bytes: tuple[FloatArray, ...]
+    places: tuple[tuple[int, int], ...]
+    repeats: dict[tuple[int, int], int]
 
     def price(self, choice: tuple[int, ...]) -> StagePrice:
         """Times and memory of `choice`."""
@@ -228,6 +232,8 @@ class _StageBuilder:
         self.bytes: list[list[FloatArray]] = [[], [], [], [], []]
         self.transient: list[FloatArray] = []
         self.allowed: list[FloatArray | None] = []
+        self.places: list[tuple[int, int]] = []
+        self.repeats: Counter[tuple[int, int]] = Counter()
 
     def add_group(self, key: GroupKey, count: int) -> None:
         layer_class, restriction = key
@@ -236,6 +242,7 @@ class _StageBuilder:
         allowed = dict(restriction)
         for position, variable in enumerate(problem.variables):
             self.names.append(self._name(layer_class, variable))
+            self.places.append((layer_class, position))
             self.unary[0].append(variable.micro_s * count)
             self.unary[1].append(variable.once_s * count)
             parts = (
@@ -251,6 +258,7 @@ class _StageBuilder:
                 mask[list(allowed[position])] = 0.0
             self.allowed.append(mask)
         for (u, v), edge in problem.edges.items():
+            self.repeats[offset + u, offset + v] += count
             for step_part, costs in enumerate((edge.micro_s, edge.once_s)):
                 if costs is not None:
                     self._add_edge(step_part, offset + u, offset + v, costs.times(count))
@@ -282,6 +290,7 @@ class _StageBuilder:
         if u == v:
             self.unary[part][u] = self.unary[part][u] + matrix[held.index, np.arange(len(wanted))]
         elif matrix.any():
+            self.repeats[min(u, v), max(u, v)] += count
             self._add_edge(part, u, v, PairCosts(matrix, held.index))
 
     def add_copy(self, key: GroupKey, number: int, count: int) -> None:
@@ -317,7 +326,7 @@ class _StageBuilder:
         parameters, optimizer, gradients, activations, batch = (tuple(part) for part in self.bytes)
         return StageProblem(
             problem, self.offsets, parts[0], parts[1], parameters, optimizer, gradients, activations,
-            batch, tuple(self.transient),
+            batch, tuple(self.transient), tuple(self.places), dict(self.repeats),
         )  # fmt: skip
 
     def _limit_memory(self, in_flight: int, memory_limit: float) -> tuple[MemoryRow, ...]:

@@ -15,12 +15,13 @@ from dataclasses import replace
 import numpy as np
 
 from alpaviz.errors import SolveCancelledError
+from alpaviz.intra.layer_messages import LayerMessages
 from alpaviz.intra.layer_problem import LayerProblem, build_layer_problem
 from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.problem import MemoryRow, ShardingProblem, ShardingSolution, SolveStatus
 from alpaviz.intra.restrict import restrict_layers
 from alpaviz.intra.solvers import solve_problem
-from alpaviz.intra.solvers.messages import MessagePassing
+from alpaviz.intra.solvers.messages import MessageMemo, MessagePassing
 from alpaviz.intra.solvers.network import build_network
 from alpaviz.intra.stage_problem import (
     GroupKey,
@@ -80,6 +81,7 @@ class StageSolver:
         self.problems: Mapping[int, LayerProblem] = _LayerProblems(program, structure, costs)
         self._solved: dict[tuple[StageShape, int | None, float], SolvedStage] = {}
         self._least_bytes: dict[tuple[GroupKey, int], float] = {}
+        self._messages = LayerMessages()
 
     def restrict(self, pins: Sequence[Pin], *, recomputed: bool = False) -> dict[int, Restriction]:
         """What the pins leave of each layer's candidates on this mesh; of a twofold program's second form if asked."""
@@ -212,13 +214,20 @@ class StageSolver:
         if should_stop():
             raise SolveCancelledError("The solve was cancelled.")
         problem = self.build(shape, in_flight or 1, memory_limit if in_flight is not None else np.inf)
-        solution = self._solve_by_rows(problem.problem, should_stop)
+        is_pinned = any(restriction for (_, restriction), _ in shape.groups)
+        # Only pinned stages start from another's messages: what the others find must not depend on their order.
+        memo = MessageMemo(self._messages.spread(problem) if is_pinned else None)
+        solution = self._solve_by_rows(problem.problem, should_stop, memo)
+        if not is_pinned and not problem.problem.memory:
+            self._messages.keep(problem, memo)
         self.num_solved += 1
         if should_stop() or solution.status is SolveStatus.CANCELLED:
             raise SolveCancelledError("The solve was cancelled.")
         return _read_solution(problem, solution)
 
-    def _solve_by_rows(self, problem: ShardingProblem, should_stop: Callable[[], bool]) -> ShardingSolution:
+    def _solve_by_rows(
+        self, problem: ShardingProblem, should_stop: Callable[[], bool], memo: MessageMemo
+    ) -> ShardingSolution:
         """The best choice within all memory rows, of which only those that matter are looked at.
 
         Rows of one stage differ in the layer that is at work. A choice that is best within some of them and keeps all
@@ -228,7 +237,7 @@ class StageSolver:
         rows = [left.pop()] if left else []
         while True:
             part = replace(problem, memory=tuple(rows))
-            solution = solve_problem(part, solver=self.solver, tolerance=TOLERANCE, should_stop=should_stop)
+            solution = solve_problem(part, solver=self.solver, tolerance=TOLERANCE, should_stop=should_stop, memo=memo)
             worst = max(left, key=lambda row: _measure_excess(row, solution.choice), default=None)
             if worst is None or _measure_excess(worst, solution.choice) <= 0:
                 return solution

@@ -36,14 +36,19 @@ class _Factor:
 
 
 def plan_elimination(network: Network, most_entries: float = float("inf")) -> Elimination | None:
-    """Greedy order, smallest joint table first; None as soon as `most_entries` would be passed."""
+    """Greedy order, smallest joint table first; None as soon as `most_entries` would be passed.
+
+    Variables without a choice come last, alone.
+    """
     weight = np.log2(network.sizes.astype(np.float64)).tolist()
+    is_open = (network.sizes > 1).tolist()
     near: list[set[int]] = [set() for _ in weight]
     for e in network.edges:
-        near[e.u].add(e.v)
-        near[e.v].add(e.u)
+        if is_open[e.u] and is_open[e.v]:
+            near[e.u].add(e.v)
+            near[e.v].add(e.u)
     score = [weight[v] + sum(weight[w] for w in near[v]) for v in range(len(weight))]
-    queue = [(s, v) for v, s in enumerate(score)]
+    queue = [(s, v) for v, s in enumerate(score) if is_open[v]]
     heapq.heapify(queue)
     gone = [False] * len(weight)
     scopes: list[tuple[int, ...]] = []
@@ -65,6 +70,11 @@ def plan_elimination(network: Network, most_entries: float = float("inf")) -> El
         for w in around:
             score[w] = weight[w] + sum(weight[x] for x in near[w])
             heapq.heappush(queue, (score[w], w))
+    alone: list[tuple[int, ...]] = [(v,) for v, opened in enumerate(is_open) if not opened]
+    entries, scopes = entries + len(alone), scopes + alone
+    largest = max(largest, 1.0 if alone else 0.0)
+    if entries > most_entries:
+        return None
     return Elimination(tuple(scopes), entries, largest)
 
 

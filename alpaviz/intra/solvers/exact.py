@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.limited import close_limited_gap
+from alpaviz.intra.solvers.messages import MessageMemo
 from alpaviz.intra.solvers.network import IntArray, Network
 from alpaviz.intra.solvers.pairwise import close_gap, offer_descent
 from alpaviz.intra.solvers.search import Assignment
@@ -26,14 +27,18 @@ class ExactResult:
 
 
 def solve_exact(
-    network: Network, watch: Watch, tolerance: float, warm_start: tuple[int, ...] | None = None
+    network: Network,
+    watch: Watch,
+    tolerance: float,
+    warm_start: tuple[int, ...] | None = None,
+    memo: MessageMemo | None = None,
 ) -> ExactResult:
     """Optimum of `network`, or the best found when `watch` says stop or memory leaves a gap."""
     free = Incumbent(network.ceiling, tolerance)
     start = None if warm_start is None else network.find_choice(warm_start)
     if start is not None:
         offer_descent(network, start, free)
-    bound = close_gap(network, free, watch)
+    bound = close_gap(network, free, watch, memo=memo)
     if len(network.limits) == 0 or not free.choice:
         return ExactResult(free, bound, None if bound >= free.target else network)
     unlimited = network.find_choice(free.choice)

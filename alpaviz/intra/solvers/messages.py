@@ -11,6 +11,7 @@ Source: Kolmogorov, Convergent tree-reweighted message passing for energy minimi
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,29 @@ import numpy as np
 from alpaviz.intra.pair_costs import PairCosts
 from alpaviz.intra.problem import Edge, FloatArray
 from alpaviz.intra.solvers.network import IntArray, Network
+
+MessageTable = Mapping[tuple[int, int], FloatArray]
+"""By (sender, receiver), over the receiver's candidates in the problem."""
+
+
+class MessageMemo:
+    """Messages that carry over from one solve to the next of a similar problem.
+
+    Attributes:
+        start: to begin with; bounds hold whatever they are.
+        passes: of the solve, each over a part of the network of the one before.
+    """
+
+    def __init__(self, start: MessageTable | None = None) -> None:
+        self.start: MessageTable = start or {}
+        self.passes: list[MessagePassing] = []
+
+    def collect(self, sizes: Sequence[int]) -> dict[tuple[int, int], FloatArray]:
+        """The last messages over each candidate, of which variable v has `sizes[v]` in the problem."""
+        table: dict[tuple[int, int], FloatArray] = {}
+        for messages in self.passes:
+            messages.save_messages(table, sizes)
+        return table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +133,24 @@ class MessagePassing:
     def set_message(self, u: int, v: int, message: FloatArray) -> None:
         """What `u` tells its neighbour `v`: (candidates of `v`,). Bounds hold whatever the messages are."""
         self._inboxes[v][self._rows[v][u]] = message
+
+    def load_messages(self, start: MessageTable) -> None:
+        """Begin with the messages of `start`, which are over the problem's candidates; others stay as they are."""
+        for v, neighbours in enumerate(self._neighbours):
+            kept = self._kept_of(v)
+            for i, (w, _) in enumerate(neighbours):
+                message = start.get((w, v))
+                if message is not None:
+                    self._inboxes[v][i] = message[kept]
+
+    def save_messages(self, table: dict[tuple[int, int], FloatArray], sizes: Sequence[int]) -> None:
+        """Write the messages to `table`; candidates that this network has dropped keep what they have there, or 0."""
+        for v, neighbours in enumerate(self._neighbours):
+            kept = self._kept_of(v)
+            for i, (w, _) in enumerate(neighbours):
+                if (w, v) not in table:
+                    table[w, v] = np.zeros(sizes[v])
+                table[w, v][kept] = self._inboxes[v][i]
 
     def run(self, sweeps: int) -> float:
         """Sweep to and fro `sweeps` times; returns the best bound."""
@@ -218,6 +260,15 @@ class MessagePassing:
     def _gather_ahead(self, v: int, rows: list[int]) -> _Ahead:
         sizes = self.network.sizes
         targets = [self._neighbours[v][i][0] for i in rows]
+        if len(rows) == 1:  # most often
+            w = targets[0]
+            start = int(self._starts[w] + self._rows[w][v] * sizes[w])
+            return _Ahead(
+                cost=np.ascontiguousarray(self._neighbours[v][rows[0]][1].table.T),
+                sender=np.full(int(sizes[w]), rows[0]),
+                target=np.arange(start, start + int(sizes[w])),
+                variables=np.array(targets, dtype=np.int64),
+            )
         return _Ahead(
             cost=np.ascontiguousarray(np.concatenate([self._neighbours[v][i][1].table.T for i in rows], axis=1)),
             sender=np.repeat(np.array(rows), [int(sizes[w]) for w in targets]),

@@ -150,7 +150,8 @@ def check_problem(problem: ShardingProblem) -> None:
             raise SolverError(f"{where}: joins a variable to itself; add the diagonal to its unary cost")
         if e.costs.shape != (sizes[e.u], sizes[e.v]):
             raise SolverError(f"{where}: cost has shape {e.costs.shape}, should be {(sizes[e.u], sizes[e.v])}")
-        if np.isnan(e.costs.table).any() or np.isneginf(e.costs.table).any():
+        # One pass over the table: the least entry is NaN where any is.
+        if not e.costs.table.min(initial=np.inf) > -np.inf:
             raise SolverError(f"{where}: a cost is NaN or -inf; use finite costs, or inf to forbid")
     for row in problem.memory:
         for v, usage in zip(row.variables, row.usage, strict=True):
@@ -168,7 +169,7 @@ def _name(problem: ShardingProblem, v: int) -> str:
 def find_legal(problem: ShardingProblem) -> list[BoolArray]:
     """Candidates that are not forbidden themselves and have a legal partner over every edge."""
     masks: list[BoolArray] = [np.isfinite(cost) for cost in problem.unary]
-    barred = [(e.u, e.v, np.isfinite(e.cost)) for e in problem.edges if not np.isfinite(e.costs.table).all()]
+    barred = [(e.u, e.v, np.isfinite(e.cost)) for e in problem.edges if e.costs.table.max(initial=-np.inf) == np.inf]
     changed = True
     while changed:
         changed = False
@@ -194,15 +195,18 @@ def _merge_edges(problem: ShardingProblem, masks: list[BoolArray]) -> list[Edge]
 
 def _make_finite(costs: PairCosts, penalty: float) -> PairCosts:
     table = np.asarray(costs.table, dtype=np.float64)
+    if table.max(initial=-np.inf) < np.inf:
+        return costs
     return costs.replaced(np.where(np.isfinite(table), table, _most(table) + penalty))
 
 
 def _least(cost: FloatArray) -> float:
-    return float(cost[np.isfinite(cost)].min(initial=np.inf))
+    return float(cost.min(initial=np.inf))
 
 
 def _most(cost: FloatArray) -> float:
-    return float(cost[np.isfinite(cost)].max(initial=-np.inf))
+    most = float(cost.max(initial=-np.inf))
+    return most if most < np.inf else float(cost[np.isfinite(cost)].max(initial=-np.inf))
 
 
 def _lay_out_memory(problem: ShardingProblem, masks: list[BoolArray]) -> tuple[FloatArray, FloatArray]:

@@ -12,16 +12,19 @@ from alpaviz.intra.problem import FloatArray
 from alpaviz.intra.solvers.dominance import drop_dominated
 from alpaviz.intra.solvers.elimination import eliminate, plan_elimination
 from alpaviz.intra.solvers.incumbent import Incumbent
-from alpaviz.intra.solvers.messages import MessagePassing
+from alpaviz.intra.solvers.messages import MessageMemo, MessagePassing
 from alpaviz.intra.solvers.network import IntArray, Network, keep_candidates
 from alpaviz.intra.solvers.search import Assignment
 from alpaviz.intra.solvers.sparse import GrownTree, TreeGrower
 from alpaviz.intra.solvers.watch import Watch
 
+_ENTRIES_AT_ONCE = 2e4
+"""Tables of fewer entries take less time than looking for dominated candidates."""
 _FIRST_ENTRIES = 2e5
 _MOST_ENTRIES = 2e7
 _ENTRIES_BEFORE_BRANCHING = 6e8
 _LARGEST_TABLE = 3e7
+_GAP_WORTH_A_DESCENT = 1e-3
 _SWEEPS_A_ROUND = 4
 _SWEEPS_A_TRY = 32
 _ROWS_PER_SWEEP = 300
@@ -29,10 +32,17 @@ _SWEEPS_BEFORE_GIVING_UP = 32
 _MOST_ROWS = 20_000
 
 
-def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: MessagePassing | None = None) -> float:
+def close_gap(
+    network: Network,
+    incumbent: Incumbent,
+    watch: Watch,
+    parent: MessagePassing | None = None,
+    memo: MessageMemo | None = None,
+) -> float:
     """Improve `incumbent` to the optimum of `network`, memory not looked at; returns a bound on its choices.
 
-    `parent` has messages to start from, of this network or of one of which it is a part.
+    `parent` has messages to start from, of this network or of one of which it is a part; those of `memo` are of an
+    earlier solve.
 
     The bound is below `incumbent.target` only if the watch stopped the work. It never exceeds the optimum of `network`
     except where that is above the target.
@@ -43,6 +53,9 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
         messages = MessagePassing(network)
         if parent is not None:
             messages.copy_messages(parent)
+    memo = MessageMemo() if memo is None else memo
+    messages.load_messages(memo.start)
+    memo.passes.append(messages)
     grower = TreeGrower(messages)
     entries, proven, sweeps, least = _FIRST_ENTRIES, -np.inf, 0, len(network.unary)
     while True:
@@ -62,10 +75,12 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
         if pruned is None:
             return incumbent.target
         stalled = stalled and sweeps >= _SWEEPS_BEFORE_GIVING_UP
-        if stalled or len(pruned.unary) < 0.6 * least:
+        plan = plan_elimination(pruned, _ENTRIES_AT_ONCE)
+        if plan is None and (stalled or len(pruned.unary) < 0.6 * least):
             pruned = drop_dominated(pruned, with_memory=False)
             least = len(pruned.unary)
-        plan = plan_elimination(pruned, _ENTRIES_BEFORE_BRANCHING if stalled else entries)
+        if plan is None:
+            plan = plan_elimination(pruned, _ENTRIES_BEFORE_BRANCHING if stalled else entries)
         if plan is not None and plan.largest <= _LARGEST_TABLE:
             solved = eliminate(pruned, plan, watch=watch)
             if solved is None:
@@ -77,6 +92,7 @@ def close_gap(network: Network, incumbent: Incumbent, watch: Watch, parent: Mess
             shrunk = MessagePassing(pruned)
             shrunk.copy_messages(messages)
             network, messages, grower = pruned, shrunk, TreeGrower(shrunk)
+            memo.passes.append(messages)
         elif stalled:
             return _branch(pruned, messages, network, incumbent, watch, proven)
         entries = min(_MOST_ENTRIES, entries * 2.0)
@@ -99,7 +115,10 @@ def _run_round(messages: MessagePassing, network: Network, incumbent: Incumbent,
         messages.sweep(is_forward=is_forward)
         if messages.bound >= incumbent.target or watch.is_over():
             return False
-    offer_descent(network, messages.pick(is_forward=True), incumbent)
+    picked = messages.pick(is_forward=True)
+    incumbent.offer(network, picked)
+    if incumbent.objective - messages.bound > _GAP_WORTH_A_DESCENT * abs(messages.bound):
+        offer_descent(network, picked, incumbent)
     gap = incumbent.target - messages.bound
     return bool(np.isfinite(before)) and messages.bound - before < 0.02 * gap
 

@@ -13,6 +13,7 @@ from alpaviz.intra.solvers.integer import solve_integer
 from alpaviz.intra.solvers.large.rows import is_large, spell_out
 from alpaviz.intra.solvers.large.solve import solve_large
 from alpaviz.intra.solvers.memory import measure_shortage
+from alpaviz.intra.solvers.messages import MessageMemo
 from alpaviz.intra.solvers.network import Network, build_network
 from alpaviz.intra.solvers.watch import SolveProgress, Watch
 
@@ -36,6 +37,7 @@ def solve_problem(
     warm_start: tuple[int, ...] | None = None,
     on_progress: Callable[[SolveProgress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    memo: MessageMemo | None = None,
 ) -> ShardingSolution:
     """The cheapest choice of `problem` that keeps its memory limits, with a proven bound.
 
@@ -48,6 +50,7 @@ def solve_problem(
         warm_start: a choice to start from, legal or not.
         on_progress: called at most ten times a second, from the calling thread.
         should_stop: asked often; the solve ends soon after it gives True.
+        memo: messages to start from, and where those of this solve are left; for "auto" and "exact".
 
     Raises:
         SolverError: unknown `solver`, a malformed problem, or an integer solver that is missing or died.
@@ -68,7 +71,7 @@ def solve_problem(
     if solver == "auto" and len(network.limits) > _MOST_ROWS_TO_PRICE:
         answer = _solve_many_rows(network, watch, tolerance, warm_start)
     elif solver in ("auto", "exact"):
-        answer = _solve_exactly(network, watch, tolerance, warm_start, may_close=solver == "auto")
+        answer = _solve_exactly(network, watch, tolerance, warm_start, may_close=solver == "auto", memo=memo)
     else:
         answer = _solve_by_integers(network, watch, solver, tolerance, warm_start)
     return _word(problem, answer, watch)
@@ -84,9 +87,15 @@ class _Answer:
 
 
 def _solve_exactly(
-    network: Network, watch: Watch, tolerance: float, warm_start: tuple[int, ...] | None, *, may_close: bool
+    network: Network,
+    watch: Watch,
+    tolerance: float,
+    warm_start: tuple[int, ...] | None,
+    *,
+    may_close: bool,
+    memo: MessageMemo | None = None,
 ) -> _Answer:
-    result = solve_exact(network, watch, tolerance, warm_start)
+    result = solve_exact(network, watch, tolerance, warm_start, memo)
     answer = _Answer(result.incumbent, result.bound, result.open_network is None, "exact")
     if not may_close or answer.is_closed or watch.is_over() or _gap(answer) <= _GAP_LEFT_OPEN:
         return answer

@@ -134,15 +134,17 @@ class TreeGrower:
 
     def __init__(self, messages: MessagePassing, *, whole: bool = False) -> None:
         self._messages = messages
-        self._plan = plan_elimination(messages.network)
+        self._plan: Elimination | None = None
         self._whole = whole
         self._share = 1.0 if whole else 1.0 / 16.0
 
     def attempt(self, target: float, most_rows: int, watch: Watch) -> GrownTree | None:
         """A tree with the optimum, or an empty one that reaches `target`; None where tables grow too large."""
-        assert self._plan is not None, "a plan without a limit is always found"
         if self._messages.network.num_pairs > _MOST_PAIRS:
             return None
+        if self._plan is None:
+            self._plan = plan_elimination(self._messages.network)
+        assert self._plan is not None, "a plan without a limit is always found"
         costs, constant = self._messages.reparametrise()
         while not watch.is_over():
             within = target if self._share >= 1.0 else constant + self._share * (target - constant)
