@@ -15,6 +15,7 @@ from typing import Final
 
 from alpaviz.cluster import Cluster
 from alpaviz.errors import AlpaVizError, InfeasibleError, InvalidStepError, PinConflictError
+from alpaviz.intra.solvers import SolveProgress
 from alpaviz.pins import Pin
 from alpaviz.plan import Plan, PlanTry
 from alpaviz.plan_diff import format_bytes
@@ -97,14 +98,23 @@ class PlanSearch:
         """Schedules to try: those that can run."""
         return RUNNABLE_SCHEDULES if self.options.schedule == AUTO else (self.options.schedule,)
 
-    def solve(self, pins: tuple[Pin, ...], report: Report, should_stop: Callable[[], bool]) -> Plan:
+    def solve(
+        self,
+        pins: tuple[Pin, ...],
+        report: Report,
+        should_stop: Callable[[], bool],
+        on_stage_progress: Callable[[SolveProgress], None] | None = None,
+    ) -> Plan:
         """The plan of the shortest step that keeps `pins`.
+
+        Args:
+            on_stage_progress: hears incumbent and bound of the stage solve that runs, at most ten times a second.
 
         Raises:
             InfeasibleError, PinConflictError: nothing fits; of what was tried, the case that lacks least.
             SolveCancelledError: `should_stop` became true.
         """
-        with self.pool.take_turn(should_stop):
+        with self.pool.take_turn(should_stop, on_stage_progress):
             return self._solve(pins, report, should_stop)
 
     def _solve(self, pins: tuple[Pin, ...], report: Report, should_stop: Callable[[], bool]) -> Plan:

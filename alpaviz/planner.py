@@ -21,6 +21,7 @@ from alpaviz.errors import (
     PlanMismatchError,
     SolveCancelledError,
 )
+from alpaviz.intra.solvers import SolveProgress as StageProgress
 from alpaviz.microbatch_search import AUTO, PlanSearch
 from alpaviz.pin_checks import check_pins
 from alpaviz.pins import Pin, PinKind
@@ -277,12 +278,18 @@ class Planner:
             self._progress = SolveProgress(phase, done, total, objective, bound, time.monotonic() - began)
             self._notify()
 
+        def report_stage(stage: StageProgress) -> None:
+            present = self._progress
+            if present is not None:
+                self._progress = present.with_stage(stage.objective, stage.bound, time.monotonic() - began)
+                self._notify()
+
         try:
             report("tracing", 0, 1)
             self._search.find_program()
             if should_stop():
                 raise SolveCancelledError("The solve was cancelled.")
-            plan = self._search.solve(pins, report, should_stop)
+            plan = self._search.solve(pins, report, should_stop, report_stage)
         except SolveCancelledError:
             self._finish(PlannerState.CANCELLED, "Cancelled; the last plan is kept.")
             raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from alpaviz.plan import Plan
 from alpaviz.plan_diff import format_seconds
@@ -36,6 +37,8 @@ class SolveProgress:
         done, total: units of the phase.
         objective, bound: seconds a step, where known.
         elapsed_s: since the solve began.
+        stage_objective, stage_bound: of the intra-operator solve that runs, seconds of its stage for a whole step: the
+            best choice so far and the proven bound; None before there is one, and between solves.
     """
 
     phase: str
@@ -44,6 +47,17 @@ class SolveProgress:
     objective: float | None
     bound: float | None
     elapsed_s: float
+    stage_objective: float | None = None
+    stage_bound: float | None = None
+
+    def with_stage(self, objective: float, bound: float, elapsed_s: float) -> SolveProgress:
+        """The same phase with what the solve of a stage reports; infinite values are not known yet."""
+        return replace(
+            self,
+            elapsed_s=elapsed_s,
+            stage_objective=objective if math.isfinite(objective) else None,
+            stage_bound=bound if math.isfinite(bound) else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ In: programs of one training step (at different numbers of microbatches) and log
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from alpaviz.cluster.mesh import LogicalMesh
 from alpaviz.errors import SolveCancelledError
 from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.recomputation import TwofoldProgram, make_twofold
+from alpaviz.intra.solvers import SolveProgress
 from alpaviz.intra.stage_records import StageRecords, digest_structure
 from alpaviz.intra.stage_solver import StageSolver
 from alpaviz.intra.structure import ProgramStructure, find_structure
@@ -23,6 +25,9 @@ from alpaviz.stage_cache import StageCache, make_key
 
 _SLICE_S = 0.1
 """Seconds after which who waits for its turn looks whether it is to stop."""
+
+_TELL_EVERY_S = 0.1
+"""Least seconds between two reports of running solves; a solve reports at this rate itself, but solves are many."""
 
 
 class SolverPool:
@@ -45,10 +50,17 @@ class SolverPool:
         self._costs: dict[LogicalMesh, MeshCosts] = {}
         self._first_of_shape: dict[tuple[int, ...], MeshCosts] = {}
         self._solvers: dict[tuple[str, LogicalMesh], StageSolver] = {}
+        self._listener: Callable[[SolveProgress], None] | None = None
+        self._told_at = -float("inf")
 
     @contextmanager
-    def take_turn(self, should_stop: Callable[[], bool]) -> Iterator[None]:
+    def take_turn(
+        self, should_stop: Callable[[], bool], on_progress: Callable[[SolveProgress], None] | None = None
+    ) -> Iterator[None]:
         """Wait until no other thread solves.
+
+        Args:
+            on_progress: hears incumbent and bound of each stage solve of this turn, at most ten times a second.
 
         Raises:
             SolveCancelledError: `should_stop` became true meanwhile.
@@ -56,10 +68,18 @@ class SolverPool:
         while not self._lock.acquire(timeout=_SLICE_S):
             if should_stop():
                 raise SolveCancelledError("The solve was cancelled.")
+        self._listener = on_progress
         try:
             yield
         finally:
+            self._listener = None
             self._lock.release()
+
+    def _pass_on(self, progress: SolveProgress) -> None:
+        now = time.monotonic()
+        if self._listener is not None and now - self._told_at >= _TELL_EVERY_S:
+            self._told_at = now
+            self._listener(progress)
 
     def find_structure(self, program: Program) -> ProgramStructure:
         """Equal layers of `program`."""
@@ -85,7 +105,9 @@ class SolverPool:
                 self._costs[plain] = like if like.mesh == plain else MeshCosts(plain, like)
             structure = self.find_structure(program)
             records = self._find_records(program, structure, plain)
-            self._solvers[key] = StageSolver(program, structure, self._costs[plain], self._solver, records)
+            self._solvers[key] = StageSolver(
+                program, structure, self._costs[plain], self._solver, records, self._pass_on
+            )
         return self._solvers[key]
 
     def _find_records(self, program: Program, structure: ProgramStructure, mesh: LogicalMesh) -> StageRecords | None:

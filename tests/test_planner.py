@@ -28,7 +28,7 @@ from alpaviz.errors import (
 )
 from alpaviz.pins import Pin, PinKind
 from alpaviz.planner import Planner
-from alpaviz.planner_state import PlannerState
+from alpaviz.planner_state import PlannerState, SolveProgress
 from tests.program.small_models import adam_step, init_gpt_state
 
 IDS = jax.ShapeDtypeStruct((8, 17), np.int32)
@@ -65,6 +65,24 @@ def test_a_solve_goes_from_idle_to_solved() -> None:
     assert seen[0] is PlannerState.SOLVING
     assert planner.plan is plan
     assert plan.solver.bound <= plan.solver.objective * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("solver", ["exact", "ilp"])
+def test_progress_tells_incumbent_and_bound_of_the_stage_solve_that_runs(solver: str) -> None:
+    planner = make_planner(solver=solver, max_mesh_axes=1)
+    planner.pin_num_stages(1)
+    heard: list[SolveProgress] = []
+    planner.solve(on_progress=heard.append)
+    told = [(p.stage_bound, p.stage_objective) for p in heard if p.stage_objective and p.stage_bound]
+    assert told
+    assert all(bound <= objective * (1 + 1e-9) for bound, objective in told)
+
+
+def test_stage_solves_are_told_of_at_a_bearable_rate() -> None:
+    heard: list[SolveProgress] = []
+    make_planner().solve(on_progress=heard.append)
+    told = [p.elapsed_s for p in heard if p.stage_bound is not None or p.stage_objective is not None]
+    assert len(told) <= 1 + 10 * heard[-1].elapsed_s
 
 
 def test_progress_names_its_phases_in_order() -> None:

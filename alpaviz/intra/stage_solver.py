@@ -20,7 +20,7 @@ from alpaviz.intra.layer_problem import LayerProblem, build_layer_problem
 from alpaviz.intra.op_cost import MeshCosts
 from alpaviz.intra.problem import MemoryRow, ShardingProblem, ShardingSolution, SolveStatus
 from alpaviz.intra.restrict import restrict_layers
-from alpaviz.intra.solvers import solve_problem
+from alpaviz.intra.solvers import SolveProgress, solve_problem
 from alpaviz.intra.solvers.messages import MessageMemo, MessagePassing
 from alpaviz.intra.solvers.network import build_network
 from alpaviz.intra.stage_problem import (
@@ -64,6 +64,7 @@ class StageSolver:
 
     Args:
         records: what is known from before; what is found is added.
+        on_progress: hears incumbent and bound of each solve while it runs, from the solving thread.
     """
 
     def __init__(
@@ -73,9 +74,11 @@ class StageSolver:
         costs: MeshCosts,
         solver: str = "auto",
         records: StageRecords | None = None,
+        on_progress: Callable[[SolveProgress], None] | None = None,
     ) -> None:
         self.program, self.structure, self.costs = program, structure, costs
         self.solver = solver
+        self._on_progress = on_progress
         self.records = records or StageRecords()
         self.num_solved = 0
         self.problems: Mapping[int, LayerProblem] = _LayerProblems(program, structure, costs)
@@ -237,7 +240,10 @@ class StageSolver:
         rows = [left.pop()] if left else []
         while True:
             part = replace(problem, memory=tuple(rows))
-            solution = solve_problem(part, solver=self.solver, tolerance=TOLERANCE, should_stop=should_stop, memo=memo)
+            solution = solve_problem(
+                part, solver=self.solver, tolerance=TOLERANCE, on_progress=self._on_progress, should_stop=should_stop,
+                memo=memo,
+            )  # fmt: skip
             worst = max(left, key=lambda row: _measure_excess(row, solution.choice), default=None)
             if worst is None or _measure_excess(worst, solution.choice) <= 0:
                 return solution

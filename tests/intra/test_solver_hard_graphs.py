@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from alpaviz.intra.problem import Edge, FloatArray, ShardingProblem, SolveStatus
+from alpaviz.intra.problem import Edge, FloatArray, MemoryRow, ShardingProblem, SolveStatus
 from alpaviz.intra.solvers import solve_problem
 from alpaviz.intra.solvers.elimination import Elimination, complete_buckets, eliminate, find_min_marginals
 from alpaviz.intra.solvers.network import build_network
@@ -86,6 +87,53 @@ def test_training_step_is_proven_optimal_under_a_memory_limit(share: float) -> N
     solution = solve_problem(problem, solver="exact")
     assert solution.status is SolveStatus.OPTIMAL
     assert problem.measure_memory(solution.choice)[0] <= problem.memory[0].limit
+
+
+CLIQUE = join(8, 3, list(itertools.combinations(range(8), 2)))
+SKIPS = join(60, 4, [(i, i + hop) for hop in (1, 20) for i in range(60 - hop)])
+STAR = join(201, 6, [(0, leaf) for leaf in range(1, 201)])
+
+
+@pytest.mark.parametrize(
+    ("free", "share"),
+    [
+        pytest.param(CLIQUE, 0.9, id="clique of eight"),
+        pytest.param(CLIQUE, 0.3, id="clique of eight, tight"),
+        pytest.param(SKIPS, 0.9, id="long skips"),
+        pytest.param(SKIPS, 0.3, id="long skips, tight"),
+        pytest.param(STAR, 0.9, id="star of two hundred leaves"),
+    ],
+)
+def test_hard_graphs_keep_a_memory_limit_within_one_percent_of_the_bound(free: ShardingProblem, share: float) -> None:
+    problem = limit_by_rank(free, share)
+    solution = solve_problem(problem)
+    assert problem.measure_memory(solution.choice)[0] <= problem.memory[0].limit
+    assert solution.bound <= solution.objective
+    assert solution.gap <= 0.01
+
+
+def limit_by_rank(free: ShardingProblem, share: float) -> ShardingProblem:
+    """Cheap candidates take more bytes than dear ones; `share` of what the optimum takes beyond the least is left."""
+    usage = tuple(np.argsort(np.argsort(-cost)).astype(np.float64) for cost in free.unary)
+    row = MemoryRow("device memory", tuple(range(free.num_variables)), usage, np.inf)
+    problem = replace(free, memory=(row,))
+    taken = problem.measure_memory(solve_problem(free, solver="exact").choice)[0]
+    return replace(free, memory=(replace(row, limit=share * taken),))
+
+
+def test_a_clique_of_eight_within_a_memory_limit_is_solved_as_brute_force_solves_it() -> None:
+    problem = limit_by_rank(join(8, 3, list(itertools.combinations(range(8), 2))), 0.5)
+    assert solve_problem(problem).objective == pytest.approx(find_best_cost(problem), rel=1e-9)
+
+
+def test_costs_of_zero_leave_only_the_memory_limit_to_keep() -> None:
+    usage = (np.arange(5.0),) * 40
+    row = MemoryRow("device memory", tuple(range(40)), usage, 10.0)
+    edges = tuple(Edge(i, i + 1, np.zeros((5, 5))) for i in range(39))
+    problem = ShardingProblem((np.zeros(5),) * 40, edges, (row,))
+    solution = solve_problem(problem)
+    assert (solution.status, solution.objective) == (SolveStatus.OPTIMAL, 0.0)
+    assert problem.measure_memory(solution.choice)[0] <= 10.0
 
 
 def test_same_problem_gives_the_same_choice_each_time() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from alpaviz.errors import SolverError
 from alpaviz.intra.problem import MemoryProfile, MemoryRow, ShardingProblem, SolveStatus
 from alpaviz.intra.solvers import find_best_choices, find_pareto_front
-from tests.sharding_problems import every_choice, make_training_step, sharding_problems
+from alpaviz.intra.solvers.large.rows import spell_out
+from tests.sharding_problems import every_choice, is_legal, make_training_step, sharding_problems
 
 limited_problems = sharding_problems(max_variables=4).filter(lambda problem: bool(problem.memory))
 
@@ -29,6 +32,13 @@ def find_true_front(problem: ShardingProblem, row: int) -> list[tuple[float, flo
         if not front or cost < front[-1][1] * (1 - 1e-9) - 1e-15:
             front.append((usage, cost))
     return front
+
+
+def list_lifetimes(problem: ShardingProblem, limit: float) -> MemoryProfile:
+    """Each variable alive with the next one, its candidates taking 0, 1, 2, ... bytes."""
+    starts = np.arange(problem.num_variables, dtype=np.int64)
+    usage = tuple(np.arange(len(cost), dtype=np.float64) for cost in problem.unary)
+    return MemoryProfile(starts, starts + 2, usage, limit)
 
 
 def is_dominated(point: tuple[float, float], front: list[tuple[float, float]]) -> bool:
@@ -101,12 +111,37 @@ def test_a_front_of_one_point_is_refused() -> None:
         find_pareto_front(make_training_step(1), 0, count=1)
 
 
-def test_a_memory_profile_is_refused_rather_than_passed_over() -> None:
-    whole = np.zeros(1, dtype=np.int64)
-    row = MemoryRow("device memory", (0,), (np.array([4.0, 2.0]),), 9.0)
-    profile = MemoryProfile(whole, whole + 1, (np.array([4.0, 2.0]),), 3.0)
-    problem = ShardingProblem((np.array([1.0, 2.0]),), (), (row,), profile=profile)
-    with pytest.raises(SolverError, match="memory profile"):
+@settings(max_examples=60, deadline=None)
+@given(limited_problems, st.integers(0, 20))
+def test_a_memory_profile_is_a_limit_of_the_front_as_rows_are(problem: ShardingProblem, limit: int) -> None:
+    timed = replace(problem, profile=list_lifetimes(problem, float(limit)))
+    front = find_true_front(spell_out(timed), 0)
+    found = find_pareto_front(timed, 0, count=20)
+    assert bool(found.points) == bool(front)
+    assert all(
+        not is_dominated((point.usage, point.objective), front)
+        for point in found.points
+        if point.status is SolveStatus.OPTIMAL
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(sharding_problems(max_variables=4), st.integers(0, 20))
+def test_the_cheapest_choices_keep_a_memory_profile(problem: ShardingProblem, limit: int) -> None:
+    timed = replace(problem, profile=list_lifetimes(problem, float(limit)))
+    rows = spell_out(timed)
+    legal = sorted(rows.price(choice) for choice in every_choice(rows) if is_legal(rows, choice))
+    found = [solution.objective for solution in find_best_choices(timed, 5)]
+    assert found == pytest.approx(legal[:5], rel=1e-8, abs=1e-12)
+
+
+def test_a_profile_that_is_too_large_for_rows_is_refused_rather_than_passed_over() -> None:
+    count = 2_001
+    whole = np.zeros(count, dtype=np.int64)
+    row = MemoryRow("device memory", (0,), (np.array([4.0]),), 9.0)
+    profile = MemoryProfile(whole, whole + 1, (np.array([4.0]),) * count, 3.0)
+    problem = ShardingProblem((np.array([1.0]),) * count, (), (row,), profile=profile)
+    with pytest.raises(SolverError, match="memory profile of these 2001 variables"):
         find_pareto_front(problem, 0)
-    with pytest.raises(SolverError, match="memory profile"):
+    with pytest.raises(SolverError, match="memory profile of these 2001 variables"):
         find_best_choices(problem, 2)

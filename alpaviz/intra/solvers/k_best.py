@@ -23,6 +23,7 @@ from alpaviz.intra.solvers.exact import solve_exact
 from alpaviz.intra.solvers.incumbent import Incumbent
 from alpaviz.intra.solvers.k_labels import CheapestSearch
 from alpaviz.intra.solvers.lagrange import price_memory
+from alpaviz.intra.solvers.large.rows import spell_out_small
 from alpaviz.intra.solvers.messages import MessagePassing
 from alpaviz.intra.solvers.network import BoolArray, IntArray, Network, build_network, keep_candidates
 from alpaviz.intra.solvers.pairwise import close_gap
@@ -68,10 +69,9 @@ def find_best_choices(
         time_limit: seconds of wall time.
 
     Raises:
-        SolverError: a malformed problem, one with a memory profile, or `differ_in` names no variable.
+        SolverError: a malformed problem, a memory profile too large for rows, or `differ_in` names no variable.
     """
-    if problem.profile is not None:
-        raise SolverError("the cheapest choices are listed for memory rows only; this problem has a memory profile")
+    problem = spell_out_small(problem)
     watch = Watch("k best", time_limit, None, should_stop)
     differs = _mark(problem, differ_in)
     if best is None:

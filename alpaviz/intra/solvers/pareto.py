@@ -17,6 +17,7 @@ import numpy as np
 
 from alpaviz.errors import SolverError
 from alpaviz.intra.problem import FloatArray, MemoryRow, ShardingProblem, ShardingSolution, SolveStatus
+from alpaviz.intra.solvers.large.rows import spell_out_small
 from alpaviz.intra.solvers.memory import list_barriers
 from alpaviz.intra.solvers.messages import MessagePassing
 from alpaviz.intra.solvers.network import build_network
@@ -107,8 +108,8 @@ def find_pareto_front(
 ) -> ParetoFront:
     """Up to `count` non-dominated choices of seconds against bytes of `problem.memory[row]`.
 
-    That row's limit is not looked at; all other memory rows stay limits. Points are spread by splitting the widest gap
-    of the front, both axes scaled to its extent; fewer are given where there are no more.
+    That row's limit is not looked at; all other memory rows and the memory profile stay limits. Points are spread by
+    splitting the widest gap of the front, both axes scaled to its extent; fewer are given where there are no more.
 
     Args:
         best: a solution of `problem` to start from, if there is one already.
@@ -116,14 +117,13 @@ def find_pareto_front(
         on_progress: called from the calling thread with the front so far, after each new point.
 
     Raises:
-        SolverError: a malformed problem, one with a memory profile, no such row, or a `count` under 2.
+        SolverError: a malformed problem, a memory profile too large for rows, no such row, or a `count` under 2.
     """
-    if problem.profile is not None:
-        raise SolverError("fronts are found for memory rows only; this problem has a memory profile")
     if not 0 <= row < len(problem.memory):
         raise SolverError(f"memory row {row} does not exist; the problem has {len(problem.memory)}")
     if count < 2:
         raise SolverError(f"count is {count}; a front has two ends, so ask for at least 2 points")
+    problem = spell_out_small(problem)
     watch = Watch("pareto", time_limit, None, should_stop)
     search = _FrontSearch(problem, row, watch, should_stop, on_progress)
     is_complete = search.find_ends(best.choice if best is not None and best.choice else None)

@@ -19,6 +19,8 @@ export interface SolveProgress {
   objective: number | null;
   bound: number | null;
   elapsed_s: number;
+  stage_objective: number | null;
+  stage_bound: number | null;
 }
 
 export interface HistoryEntry {

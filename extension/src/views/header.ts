@@ -1,6 +1,7 @@
 /** Program, cluster, state, step time, and the buttons that steer the solver. */
 import { splitStep } from '../logic/costs';
 import { formatBytes, formatCount, formatPercent, formatPlural, formatSeconds } from '../logic/format';
+import { listProgressFacts } from '../logic/progress';
 import type { AppState } from '../logic/store';
 import type { PlannerState, SolveProgress } from '../model/planner-state';
 import { button, h, type IconName, icon, refill } from './dom';
@@ -129,15 +130,7 @@ export class HeaderView implements View {
     this.progress.hidden = progress === null;
     if (progress === null) return;
     const share = progress.total > 0 ? progress.done / progress.total : 0;
-    const facts = [
-      `${formatCount(progress.done)} of ${formatCount(progress.total)}`,
-      progress.objective !== null && `best step so far ${formatSeconds(progress.objective)}`,
-      progress.bound !== null && `bound ${formatSeconds(progress.bound)}`,
-      progress.objective !== null &&
-        progress.bound !== null &&
-        `gap ${formatPercent(Math.max(0, 1 - progress.bound / progress.objective))}`,
-      `${progress.elapsed_s.toFixed(1)} s`,
-    ].filter((fact): fact is string => fact !== false);
+    const facts = listProgressFacts(progress);
     refill(
       this.progress,
       h('span', { class: 'ap-phase' }, progress.phase),

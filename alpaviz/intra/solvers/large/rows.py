@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from alpaviz.errors import SolverError
 from alpaviz.intra.problem import MemoryProfile, MemoryRow, ShardingProblem
 from alpaviz.intra.solvers.large.reduce import find_peaks
 
@@ -27,6 +28,20 @@ def spell_out(problem: ShardingProblem) -> ShardingProblem:
     if problem.profile is None:
         return problem
     return replace(problem, memory=(*problem.memory, *_list_rows(problem.profile)), profile=None)
+
+
+def spell_out_small(problem: ShardingProblem) -> ShardingProblem:
+    """`spell_out` for methods that have nothing else; the rows of `problem` keep their numbers.
+
+    Raises:
+        SolverError: the memory profile is too large for rows.
+    """
+    if is_large(problem):
+        raise SolverError(
+            f"the memory profile of these {problem.num_variables} variables is too large for memory rows, which "
+            f"lists of plans and fronts need; solve it with solve_problem"
+        )
+    return spell_out(problem)
 
 
 def _list_rows(profile: MemoryProfile) -> tuple[MemoryRow, ...]:
