@@ -110,8 +110,11 @@ def make_training_step(
         params_key, batch_key = jax.random.split(seed)
         return init_adam(family.init(config, params_key)), family.make_batch(config, batch_size, batch_key)
 
-    seed = jax.random.key(0) if key is None else key
-    state, batch = jax.eval_shape(init, seed) if abstract else init(seed)
+    def init_from_key() -> tuple[Any, Any]:
+        return init(jax.random.key(0) if key is None else key)
+
+    # The key is made inside, so that shapes alone compile nothing.
+    state, batch = jax.eval_shape(init_from_key) if abstract else init_from_key()
     return Training(step, state, batch)
 
 
