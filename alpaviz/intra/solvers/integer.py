@@ -57,6 +57,8 @@ def solve_integer(
         choice = np.array(answer["choice"], dtype=np.int64)
         if Assignment(network, choice).is_legal():
             incumbent.offer(network, choice)
+            # A solver that is done before its first word is heard of too.
+            watch.report(incumbent.objective, min(bound, incumbent.objective))
             is_closed = answer["status"] == "optimal"
             return IntegerResult(min(bound, incumbent.objective), is_closed, answer["backend"])
         # Solvers keep rows to a relative 1e-6 or so: leave that much room and ask again.
