@@ -235,9 +235,14 @@ def _sum_free_backward(realization: StageRealization, sent: Collection[int]) -> 
 
 
 def _find_largest_result(program: Program, realization: StageRealization, costs: MeshCosts) -> float:
-    """Bytes of the largest array that a device makes while it works on one op: a lower limit of the working set."""
+    """Bytes of the largest array that a device makes while it works on one op: a lower limit of the working set.
+
+    What is repeated or counted up is left out: XLA works it out where it is read.
+    """
     largest = 0.0
     for op in realization.ops:
+        if op.primitive in ("broadcast_in_dim", "iota"):
+            continue
         made = sum(
             costs.local_bytes(program.values[v], spec)
             for v, spec in zip(op.outputs, op.output_specs, strict=True)

@@ -1,9 +1,10 @@
 """Which ops are decisions and which follow a neighbour (paper section 4.2: light ops are merged into an operand).
 
 In: one layer. Out: per op how its strategy is found. Matrix products, convolutions, look-ups, their gradients and loops
-are decisions. Other ops follow their largest operand, the deepest among equals. Optimizer ops follow the optimizer
-state, so that a parameter's whole update happens in one layout. Values made from scalars alone are free: they are made
-in whatever layout is read.
+are decisions. Other ops follow their largest operand, the deepest among equals. A value that was repeated along a
+dimension counts as large as before, for whoever follows it cannot split that dimension. Optimizer ops follow the
+optimizer state, so that a parameter's whole update happens in one layout. Values made from scalars alone are free: they
+are made in whatever layout is read.
 """
 
 from __future__ import annotations
@@ -58,11 +59,13 @@ def find_leaders(program: Program, instance: LayerInstance) -> LayerLeaders:
     update_leaders, shared_inputs = _find_update_leaders(program, instance, ops, local)
     free: set[int] = set()
     depth: dict[int, int] = defaultdict(int)
+    told = {v: float(program.values[v].num_bytes) for v in instance.values}
     leaders = []
     for op in ops:
-        leader = _find_leader(program, op, local, free, depth, update_leaders)
+        leader = _find_leader(program, op, free, depth, told, update_leaders)
         leaders.append(leader)
         results = [v for v in op.outputs if v is not None]
+        told.update({v: _count_told(program, op, leader, v, told) for v in results})
         if leader.kind is LeaderKind.FREE:
             free.update(results)
         level = 1 + max((depth[v] for v in op.inputs if v is not None), default=0)
@@ -73,9 +76,9 @@ def find_leaders(program: Program, instance: LayerInstance) -> LayerLeaders:
 def _find_leader(
     program: Program,
     op: Op,
-    local: dict[int, int],
     free: set[int],
     depth: dict[int, int],
+    told: dict[int, float],
     update_leaders: dict[int, int],
 ) -> Leader:
     followable = [
@@ -87,8 +90,19 @@ def _find_leader(
         return Leader(LeaderKind.FREE)
     if op.primitive in DECISIONS:
         return Leader(LeaderKind.DECISION)
-    best = max(followable, key=lambda kv: (program.values[kv[1]].num_bytes, depth[kv[1]], -kv[0]))
+    best = max(followable, key=lambda kv: (told[kv[1]], program.values[kv[1]].num_bytes, depth[kv[1]], -kv[0]))
     return Leader(LeaderKind.OPERAND, best[0])
+
+
+def _count_told(program: Program, op: Op, leader: Leader, result: int, told: dict[int, float]) -> float:
+    """Bytes of `result` without the dimensions along which it, or what it follows, was repeated."""
+    num_bytes = float(program.values[result].num_bytes)
+    followed = op.inputs[leader.index] if leader.kind is LeaderKind.OPERAND else None
+    if followed is None:
+        return num_bytes
+    if op.primitive == "broadcast_in_dim":
+        return min(num_bytes, told[followed])
+    return num_bytes * told[followed] / max(program.values[followed].num_bytes, 1)
 
 
 def _find_update_leaders(
