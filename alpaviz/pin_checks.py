@@ -59,11 +59,21 @@ def _list_open_meshes(cluster: Cluster, pins: Sequence[Pin], max_mesh_axes: int)
 
 
 def _find_stage(pin: Pin) -> int | None:
+    """The last stage that a pin names or needs, None where it is about no stage."""
+    if pin.kind is PinKind.NUM_STAGES:
+        return _read_number(pin, pin.choice, "a number of stages") - 1
     if pin.kind is PinKind.LAYER_STAGE:
-        return int(pin.choice)
+        return _read_number(pin, pin.choice, "a stage's number")
     if pin.kind in (PinKind.STAGE_SUBMESH, PinKind.LOGICAL_MESH) and pin.subject is not None:
-        return int(pin.subject)
+        return _read_number(pin, pin.subject, "a stage's number")
     return None
+
+
+def _read_number(pin: Pin, text: object, what: str) -> int:
+    try:
+        return int(str(text))
+    except ValueError:
+        raise PinError(f"Pin '{pin}': {what} is wanted, such as 0 or 1, not {text!r}.") from None
 
 
 def _check_pin(program: Program, cluster: Cluster, pin: Pin, max_mesh_axes: int) -> None:
@@ -71,7 +81,7 @@ def _check_pin(program: Program, cluster: Cluster, pin: Pin, max_mesh_axes: int)
         find_pinned_layer(program, pin)
         return
     most = 1 if not program.has_gradient_marker else min(program.num_layers, cluster.num_devices)
-    stage = int(pin.choice) - 1 if pin.kind is PinKind.NUM_STAGES else _find_stage(pin)
+    stage = _find_stage(pin)
     if stage is not None and not 0 <= stage < most:
         if not program.has_gradient_marker:
             raise PinError(
@@ -82,8 +92,10 @@ def _check_pin(program: Program, cluster: Cluster, pin: Pin, max_mesh_axes: int)
             f"Pin '{pin}': at most {most} stages are possible here ({program.num_layers} layers, "
             f"{cluster.num_devices} devices)."
         )
-    if pin.kind is PinKind.LAYER_STAGE and not 0 <= int(pin.subject or 0) < program.num_layers:
-        raise PinError(f"Pin '{pin}': the program has layers 0 to {program.num_layers - 1}.")
+    if pin.kind is PinKind.LAYER_STAGE:
+        layer = _read_number(pin, pin.subject or 0, "a layer's number")
+        if not 0 <= layer < program.num_layers:
+            raise PinError(f"Pin '{pin}': the program has layers 0 to {program.num_layers - 1}.")
     if pin.kind in (PinKind.STAGE_SUBMESH, PinKind.LOGICAL_MESH):
         shapes = enumerate_submeshes(cluster)
         meshes = [m for shape in shapes for m in enumerate_logical_meshes(cluster, shape, max_mesh_axes)]

@@ -222,8 +222,9 @@ def test_subscribers_may_ask_for_anything_from_another_thread() -> None:
         ([Pin(PinKind.NUM_STAGES, None, 9)], "at most 4 stages are possible"),
         ([Pin(PinKind.STAGE_SUBMESH, 0, "1x3")], "no such shape on 'virtual:4'. Possible: 1x1, 1x2, 1x4"),
         ([Pin(PinKind.LOGICAL_MESH, None, "3x3")], "no such shape"),
+        ([Pin(PinKind.LOGICAL_MESH, "2x2", "0")], "a stage's number is wanted, such as 0 or 1, not '2x2'"),
     ],
-    ids=["op", "value", "layer", "stages", "submesh", "mesh"],
+    ids=["op", "value", "layer", "stages", "submesh", "mesh", "stage"],
 )
 def test_a_pin_of_what_does_not_exist_is_refused(one_stage: Planner, pins: list[Pin], message: str) -> None:
     plan, before = one_stage.plan, one_stage.pins
