@@ -53,8 +53,11 @@ def main() -> int:
     return int(options.check and not all(figure.is_met for figure in figures))
 
 
-def make_planner(cluster: str) -> Any:
-    """A planner with a plan of `STAGES` stages of one small layer each, so that calls are all that a step is."""
+def make_planner(cluster: str, num_microbatches: int = MICROBATCHES, width: int = WIDTH, rows: int = 2) -> Any:
+    """A planner with a plan of `STAGES` stages of one layer each, its weights and a batch of `rows` a microbatch.
+
+    Layers are small unless told otherwise, so that calls are all that a step is.
+    """
     import jax
     import numpy as np
 
@@ -72,9 +75,9 @@ def make_planner(cluster: str) -> Any:
         loss, grads = alpaviz.value_and_grad(loss_fn)(weights, x)
         return jax.tree.map(lambda p, g: p - 0.1 * g, weights, grads), loss
 
-    weights = {f"w{i}": np.eye(WIDTH, dtype=np.float32) for i in range(STAGES)}
-    x = np.ones((2 * MICROBATCHES, WIDTH), np.float32)
-    planner = Planner(step, weights, x, cluster=cluster, num_microbatches=MICROBATCHES)
+    weights = {f"w{i}": np.eye(width, dtype=np.float32) for i in range(STAGES)}
+    x = np.ones((rows * num_microbatches, width), np.float32)
+    planner = Planner(step, weights, x, cluster=cluster, num_microbatches=num_microbatches)
     planner.pin_num_stages(STAGES)
     planner.solve(on_progress=lambda _: None)
     return planner, weights, x

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpaviz.inter import StageConstraints, StageCostTable, choose_stages
+from tests.inter.test_stages_against_exhaustive_search import price
 
 OPTIONS = ((1, 0), (2, 0), (2, 0), (1, 1), (3, 1), (1, 2))
 """(devices, kind) of each option."""
@@ -45,15 +46,6 @@ def every_choice(layers: int) -> Iterator[list[tuple[int, int, int]]]:
             bounds = [0, *cuts, layers]
             for options in used:
                 yield [(bounds[i], bounds[i + 1] - 1, options[i]) for i in range(count)]
-
-
-def price(table: StageCostTable, choice: list[tuple[int, int, int]], microbatches: int) -> float:
-    places = [(i, j, m, len(choice) - 1 - q) for q, (i, j, m) in enumerate(choice)]
-    times = [float(table.latency[place]) for place in places]
-    if np.isinf(times).any():
-        return float("inf")
-    once = 0.0 if table.once is None else max(float(table.once[place]) for place in places)
-    return sum(times) + (microbatches - 1) * max(times) + once
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,7 +14,7 @@ from alpaviz.intra.problem import ShardingProblem, SolveStatus
 from alpaviz.intra.solvers import solve_problem
 from alpaviz.intra.solvers.messages import MessageMemo, MessagePassing
 from alpaviz.intra.solvers.network import build_network
-from alpaviz.intra.stage_problem import StageShapes
+from alpaviz.intra.stage_problem import StageShape, StageShapes
 from alpaviz.intra.stage_solver import TOLERANCE, StageSolver
 from alpaviz.models import GPTConfig
 from alpaviz.models.training import make_training_step
@@ -85,18 +85,23 @@ def stages() -> tuple[StageSolver, StageShapes]:
     return solver, shapes
 
 
+def draw_pinned_shape(solver: StageSolver, shapes: StageShapes, data: st.DataObject) -> StageShape:
+    """The whole model as one stage in which any candidate of any variable of any layer is pinned."""
+    last = len(shapes.keys) - 1
+    layer = data.draw(st.integers(0, last))
+    variables = solver.problems[shapes.keys[layer][0]].variables
+    position = data.draw(st.integers(0, len(variables) - 1))
+    candidate = data.draw(st.integers(0, variables[position].num_candidates - 1))
+    return shapes.set_apart(layer, ((position, (candidate,)),)).find(0, last)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_a_stage_solved_after_a_pin_costs_what_the_cold_solve_of_it_costs(
     stages: tuple[StageSolver, StageShapes], data: st.DataObject
 ) -> None:
     solver, shapes = stages
-    last = len(shapes.keys) - 1
-    layer = data.draw(st.integers(0, last))
-    variables = solver.problems[shapes.keys[layer][0]].variables
-    position = data.draw(st.integers(0, len(variables) - 1))
-    candidate = data.draw(st.integers(0, variables[position].num_candidates - 1))
-    shape = shapes.set_apart(layer, ((position, (candidate,)),)).find(0, last)
+    shape = draw_pinned_shape(solver, shapes, data)
     warm = solver.find(shape, None, np.inf, never)
     cold = solve_problem(solver.build(shape).problem, tolerance=TOLERANCE)
     assert warm.objective == pytest.approx(cold.objective, rel=2 * TOLERANCE)
@@ -108,11 +113,6 @@ def test_the_bound_of_a_stage_solved_after_a_pin_proves_its_objective(
     stages: tuple[StageSolver, StageShapes], data: st.DataObject
 ) -> None:
     solver, shapes = stages
-    last = len(shapes.keys) - 1
-    layer = data.draw(st.integers(0, last))
-    variables = solver.problems[shapes.keys[layer][0]].variables
-    position = data.draw(st.integers(0, len(variables) - 1))
-    candidate = data.draw(st.integers(0, variables[position].num_candidates - 1))
-    shape = shapes.set_apart(layer, ((position, (candidate,)),)).find(0, last)
+    shape = draw_pinned_shape(solver, shapes, data)
     warm = solver.find(shape, None, np.inf, never)
     assert warm.objective * (1 - TOLERANCE) <= warm.bound <= warm.objective
