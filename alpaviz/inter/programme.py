@@ -119,6 +119,8 @@ class StageProgramme:
 
     def list_blocked(self, step: int) -> npt.NDArray[np.intp]:
         """Of the states from `step` on, less `step`, those that carry over: more devices of a kind than there are."""
+        if len(self.num_devices) == 1:
+            return np.zeros(0, dtype=np.intp)  # there is nothing to carry into
         states = np.arange(step, self.last_state + 1)
         is_carried = self.count_devices(states) - self.count_devices(states - step) != self.count_devices(
             np.array(step)
